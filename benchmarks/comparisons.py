@@ -13,6 +13,7 @@ from benchmarks.backlog import (
     make_backlog,
     make_quiet_topic,
 )
+from benchmarks.growth import growth_comparison
 from benchmarks.hourly import HOUR, HourlyLocal, HourlyWindows, Streaming
 from benchmarks.lake_tables import TableFormat, ToTable
 from benchmarks.offset_maps import offset_maps_comparison
@@ -31,6 +32,8 @@ from kafka_ordered_ops.spark.table_target import TableMode
 #: The plain connector, which every engine is held against.
 CONNECTOR: Final = "connector"
 CONNECTOR_BARE: Final = "connector, no headers"
+
+WINDOW_GROWTH: Final = "window-growth"
 
 ONE_PASS: Final = "one pass"
 ONE_PASS_LOCAL: Final = "one pass, engine local"
@@ -90,10 +93,11 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _ordered(scale),
         _planning(scale),
         _hourly(scale),
-        _growth(scale),
+        _window_growth(scale),
         _reading(scale),
         _publishing(scale),
         _tables(scale),
+        growth_comparison(scale.name),
         offset_maps_comparison(),
         offsets_show_comparison(scale.partitions),
         *tail_comparisons(scale.records, scale.growth),
@@ -161,7 +165,7 @@ def _hourly(scale: Scale) -> Comparison:
     )
 
 
-def _growth(scale: Scale) -> Comparison:
+def _window_growth(scale: Scale) -> Comparison:
     contenders = []
     # The size of the first comparison has been measured there.
     sizes = [n for n in scale.growth if n != scale.records]
@@ -170,7 +174,7 @@ def _growth(scale: Scale) -> Comparison:
         contenders.append(Contender(CONNECTOR, n, Connector(n), rounds))
         for way in _ENGINES:
             contenders.append(Contender(way.value, n, OurWindow(n, way, ordered=False), rounds))
-    return Comparison("growth", tuple(contenders), partial(_make_backlogs, sizes))
+    return Comparison(WINDOW_GROWTH, tuple(contenders), partial(_make_backlogs, sizes))
 
 
 def _reading(scale: Scale) -> Comparison:

@@ -85,6 +85,7 @@ class Runner:
             order_breaks=outcome.order_breaks,
             late_records=outcome.late_records,
             is_complete=outcome.is_complete,
+            figures={name: round(one, _DIGITS) for name, one in outcome.figures.items()},
         )
 
     def end(self) -> None:

@@ -14,9 +14,11 @@ from benchmarks.comparisons import (
     STREAMING,
     STREAMING_ONCE,
     WARM,
+    WINDOW_GROWTH,
     table_contender,
 )
 from benchmarks.goals import goals, goals_table
+from benchmarks.growth import GROWTH
 from benchmarks.lake_tables import TableFormat
 from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
 from benchmarks.offsets_show import OFFSETS_SHOW
@@ -27,6 +29,7 @@ from benchmarks.results import Kept, RunFacts, read_results
 from benchmarks.statistics import Results, results_of
 from benchmarks.tables import (
     beyond_table,
+    curve_table,
     growth_table,
     jobs_table,
     picture,
@@ -57,10 +60,11 @@ def write_report(folder: Path) -> None:
         "ordered": _ordered,
         "planning": _planning,
         "hourly": _hourly,
-        "growth": _growth,
+        WINDOW_GROWTH: _window_growth,
         "reading": _reading,
         "publishing": _publishing,
         "tables": _tables,
+        GROWTH: _growth,
         OFFSET_MAPS: _offset_maps,
         OFFSETS_SHOW: _offsets_show,
         **TAIL_SECTIONS,
@@ -135,14 +139,32 @@ def _hourly(folder: Path, results: _Results) -> Iterator[str]:
     yield jobs_table(mine, ONE_PASS)
 
 
-def _growth(folder: Path, results: _Results) -> Iterator[str]:
-    names = {one.contender for one in results["growth"]}
+def _window_growth(folder: Path, results: _Results) -> Iterator[str]:
+    names = {one.contender for one in results[WINDOW_GROWTH]}
     # The size of the first comparison was measured there.
-    mine = [*results["growth"], *(o for o in results.get("window", []) if o.contender in names)]
-    yield "## Growth"
-    draw_lines(mine, folder / "growth.svg", "One window to Parquet, as it comes", across="records")
-    yield picture("growth", "seconds over the number of records")
+    mine = [
+        *results[WINDOW_GROWTH],
+        *(o for o in results.get("window", []) if o.contender in names),
+    ]
+    yield "## Growth of a window"
+    draw_lines(
+        mine,
+        folder / f"{WINDOW_GROWTH}.svg",
+        "One window to Parquet, as it comes",
+        across="records",
+    )
+    yield picture(WINDOW_GROWTH, "seconds over the number of records")
     yield growth_table(mine)
+
+
+def _growth(_folder: Path, results: _Results) -> Iterator[str]:
+    mine = results[GROWTH]
+    yield "## Growth of a group"
+    yield (
+        "The exponent is between the last two sizes: 0 is flat, 1 is linear. [Limits](../limits.md) says what follows."
+    )
+    for curve in dict.fromkeys(one.contender for one in mine):
+        yield curve_table([one for one in mine if one.contender == curve])
 
 
 def _reading(folder: Path, results: _Results) -> Iterator[str]:

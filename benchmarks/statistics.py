@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -64,6 +65,11 @@ class Results:
             return None
         return self.spread(lambda one: sum(one.beyond_s[name] for name in names))
 
+    def figure(self, name: str) -> float | None:
+        """The median of a named number."""
+        found = self.spread(lambda one: one.figures.get(name))
+        return None if found is None else found.median
+
     def spread(self, of: Callable[[Measurement], float | None]) -> Spread | None:
         """Of any number of a round."""
         return Spread.of([value for one in self.rounds if (value := of(one)) is not None])
@@ -88,3 +94,12 @@ def ratio(one: Results, other: Results) -> Spread | None:
     return Spread.of(
         [mine.seconds / theirs[mine.round] for mine in one.rounds if mine.round in theirs]
     )
+
+
+def exponent(results: Sequence[Results], name: str) -> float | None:
+    """With which power of the size a figure grows, between the last two of these sizes: 0 is flat, 1 is linear."""
+    last = [(one.size, value) for one in results if (value := one.figure(name)) and value > 0][-2:]
+    if len(last) < 2:
+        return None
+    (size, value), (larger, grown) = last
+    return math.log(grown / value) / math.log(larger / size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks.statistics import Results, Spread, ratio
+from benchmarks.statistics import Results, Spread, exponent, ratio
 
 _MIB: Final = 1024**2
 
@@ -130,6 +130,23 @@ def _over_sizes(results: Sequence[Results], text_of: Callable[[Results], str], o
     rounds = [str(max(len(one.rounds) for one in results if one.size == size)) for size in sizes]
     rows.append(["rounds", *rounds])
     return table([of, *(f"{size:,}" for size in sizes)], rows)
+
+
+def curve_table(results: Sequence[Results]) -> str:
+    """The figures of one contender over its sizes, and how each grows between the last two."""
+    mine = sorted(results, key=lambda one: one.size)
+    rows = []
+    for name in dict.fromkeys(name for one in mine for run in one.rounds for name in run.figures):
+        power = exponent(mine, name)
+        cells = [_figure_text(one.figure(name)) for one in mine]
+        rows.append([name, *cells, "-" if power is None else f"{power:.1f}"])
+    return table([mine[0].contender, *(f"{one.size:,}" for one in mine), "exponent"], rows)
+
+
+def _figure_text(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def reading_table(results: Sequence[Results]) -> str:

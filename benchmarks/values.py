@@ -28,6 +28,8 @@ class Outcome:
     records: int
     #: Named parts of the way around the job, in seconds; they are not in `seconds`.
     beyond_s: Mapping[str, float] = field(default_factory=dict)
+    #: Other named numbers, each with its unit in the name.
+    figures: Mapping[str, float] = field(default_factory=dict)
     #: Set where the peak of a process of its own was measured, instead of the whole tree's.
     memory_bytes: int | None = None
     #: Records that came after a greater one; None where nobody counted.
@@ -102,6 +104,7 @@ class Measurement:
     order_breaks: int | None = None
     late_records: int | None = None
     is_complete: bool = True
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, int, int]:

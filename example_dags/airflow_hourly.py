@@ -16,7 +16,7 @@ from kafka_ordered_ops.airflow import OrderedWindowOperator
 HERE = Path(__file__).parent
 
 with DAG(
-    "orders_hourly",
+    "orders_with_spark",
     schedule="@hourly",
     start_date=datetime(2026, 11, 1, tzinfo=UTC),
     catchup=False,
@@ -26,10 +26,10 @@ with DAG(
     OrderedWindowOperator(
         task_id="orders",
         topics=os.environ.get("ORDERS_TOPIC", "orders"),
-        group_id="orders-hourly",
+        group_id="orders-with-spark",
         mode="catch_up",
         starting_offsets="earliest",
         application=str(HERE / "jobs" / "orders.py"),
         submit={"master": os.environ.get("SPARK_MASTER", "local[2]")},
-        output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",
+        output=os.environ.get("ORDERS_OUTPUT", "/data") + "/with_spark",
     )

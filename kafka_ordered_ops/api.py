@@ -7,12 +7,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import check_flag, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowCoveredError
-from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import check_policy
 from kafka_ordered_ops.core.window.window import Window
@@ -22,8 +24,12 @@ from kafka_ordered_ops.hosting.open_window import Sink, check_sink
 from kafka_ordered_ops.hosting.run_result import RunResult as RunResult
 from kafka_ordered_ops.hosting.run_result import run_result
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
-from kafka_ordered_ops.output.reported import Reported, found_output
+from kafka_ordered_ops.output.cleaning import leftovers
+from kafka_ordered_ops.output.leftovers import before, choose
+from kafka_ordered_ops.output.places import OutputPlace, adopt_root
+from kafka_ordered_ops.output.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.environment import java_answers
 from kafka_ordered_ops.spark.job_checks import (
     check_application,
     check_deployed,
@@ -40,6 +46,7 @@ from kafka_ordered_ops.spark.job_checks import (
 from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 from kafka_ordered_ops.windows import ClientSettings, Policy, Staged
 from kafka_ordered_ops.windows import OrderedWindows as Service
+from kafka_ordered_ops.windows.delivery import NEVER_PUBLISHED, discard, give_back
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit, TableSink
@@ -65,7 +72,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
         group_id: the consumer group that stores the progress of the windows. It must have no live members.
         ledger_topic: the compacted topic that stores plans and progress; created on demand.
-        timeout_s: time limit for each call to the cluster, retries included. It does not cover reading timestamps
+        timeout_s: time limit for each call to the cluster, retries included. Without it, a call gives up after 7 s where
+            every bootstrap address refuses and none has answered this process. It does not cover reading timestamps
             (`stall_timeout_s`), the job, publishing an output, or a policy's `claim_wait`.
         lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
         stall_timeout_s: how long a scan or read waits while no partition moves.
@@ -155,8 +163,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             partition_by=partition_by,
             window=window,
         )
-        plan = self.plan(window, window_id, check_policy(policy))
-        delivery = self.deliver(plan, job.write, job.reopen(plan))
+        plan = self.plan(window, window_id, check_policy(policy), place=job.publishes_to)
+        delivery = self.deliver(plan, job.write, job.earlier)
         return run_result(self._window_id(window, window_id), plan, delivery, job.place)
 
     @contextlib.contextmanager
@@ -212,23 +220,97 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             window=window,
             is_block=True,
         )
-        plan = self.plan(window, window_id, check_policy(policy))
+        plan = self.plan(window, window_id, check_policy(policy), place=job.publishes_to)
         if plan.content is PlanContent.COVERED:
             self.commit(plan)
             raise WindowCoveredError(
-                f"window {plan.window_id} of group {plan.group_id} has no records: other windows have taken all records "
-                "that it asks for. Skip it, or open it with Policy(on_covered='replay') to read the same records "
-                "again",
+                f"{covered_text(plan)}. Skip it, or open it with Policy(on_covered='replay') to read the same records again",
                 window_id=plan.window_id,
             )
         if plan.status.is_done:
             self.check_readable(plan)
-        with job.opened(plan) as opened:
-            yield opened
-            delivered = opened.outputs(None)
-        # A finished window keeps its first result unless it was written again.
-        if plan.status.is_open or opened.has_output:
-            self.commit(plan, delivered[0])
+        delivered: list[Staged] = []
+        try:
+            with job.opened(plan) as opened:
+                yield opened
+                delivered = opened.outputs(None)
+            # A finished window keeps its first result unless it was written again.
+            if plan.status.is_open or opened.has_output:
+                self.commit(plan, delivered[0])
+        except NEVER_PUBLISHED as error:
+            give_back(self, [plan], error, fresh=[plan])
+            discard(self, dict(zip([plan.window_id], delivered, strict=False)))
+            raise
+
+    def adopt_output(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> str | None:
+        """Make this ledger the owner of a root whose windows belong to another one: after a fail-over to another cluster.
+
+        What is published stays as it is, and is never replaced by windows of this ledger.
+
+        Args:
+            output: the root of the outputs.
+            storage_options: credentials and settings of an object store.
+
+        Returns:
+            The former owner, as ``cluster id/ledger topic id``; None if there was none, or it was this ledger.
+
+        Raises:
+            ConfigError: an invalid root or option.
+            LedgerUnavailableError: this ledger does not exist yet: plan a window first.
+            SinkError: the file system or the store failed.
+        """
+        return adopt_root(output, self.existing_ledger_id(), storage_options)
+
+    def clean(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        older_than: timedelta | str = "P1D",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Remove what attempts of all groups have staged below a root and nobody will publish; return how many files.
+
+        Published files are not touched, nor the output of a window that is open, or committed and not published yet.
+
+        Args:
+            output: the root of the outputs.
+            older_than: how long ago a stage was last written to. Longer than a job may take.
+            storage_options: credentials and settings of an object store.
+
+        Raises:
+            ConfigError: an invalid argument.
+            OutputOwnedError: the root belongs to another ledger.
+            SinkError: the file system or the store failed.
+        """
+        old = before(older_than, what="older_than")
+        stages = leftovers(output, storage_options)
+        ledger_id = self.existing_ledger_id()
+        dead = choose(stages, old, ledger_id=ledger_id, needed=self.needed_outputs).dead
+        return sum(map(stages.remove, dead)) + stages.remove_probes(old)
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """Finds what earlier attempts have delivered: in a sink first, then in files and reports."""
+
+    sink: Callable[[Mapping[str, Any]], Staged | None] | None
+    files: EarlierOutputs
+
+    def __call__(self, result: Mapping[str, Any]) -> Staged | None:
+        return (self.sink(result) if self.sink is not None else None) or self.files(result)
+
+    def elsewhere(self, result: Mapping[str, Any]) -> Staged | None:
+        """Return the output of a published window that is not in this place."""
+        return self.files.elsewhere(result)
+
+    def left(self, result: Mapping[str, Any]) -> Staged | None:
+        """Return the output of another window of the group, if it was written to this place."""
+        return (self.sink(result) if self.sink is not None else None) or self.files.left(result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,24 +377,21 @@ class _Job:
             return None
         return check_output(self.output)
 
-    def reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
-        """Find what an earlier attempt delivered."""
-        find, folder = self._find, self.folder
+    @property
+    def publishes_to(self) -> OutputPlace | None:
+        """Where files are published; None: they are not."""
+        if self.folder is None:
+            return None
+        return OutputPlace(self.folder, self.storage_options, self.partition_by)
 
-        def reopen(result: Mapping[str, Any]) -> Staged | None:
-            found = (find(result) if find is not None else None) or found_output(
-                result, self.storage_options
-            )
-            if found is None and folder is None and plan.status is WindowStatus.PUBLISHED:
-                # A user's own sink holds the records.
-                return Reported()
-            return found
-
-        return reopen
+    @property
+    def earlier(self) -> _Earlier:
+        """What finds the outputs of earlier attempts."""
+        return _Earlier(self._find, EarlierOutputs(self.folder, self.storage_options))
 
     def write(self, plan: WindowPlan) -> Staged:
         """Write the window."""
-        with self.opened(plan) as window:
+        with java_answers(), self.opened(plan) as window:
             if self.application is not None:
                 return self._submitted(window)
             if self.function is not None:
@@ -355,9 +434,9 @@ class _Job:
         """What looks for an earlier attempt's output elsewhere than in files."""
         if self._table is None:
             return self._by if self._sink is None else self._sink.found
-        from kafka_ordered_ops.spark.write.table_windows import found_in_tables
+        from kafka_ordered_ops.spark.write.table_windows import found_in_table
 
-        return partial(found_in_tables, self._table)
+        return partial(found_in_table, self._table)
 
     @cached_property
     def _by(self) -> TableApplication | None:
@@ -426,11 +505,7 @@ class _Job:
         if self.folder is not None or self.target is not None:
             return window.submit(application, arguments, how)
         told = window.submit_alone(application, arguments, how)
-        found = (
-            found_output(told, self.storage_options)
-            if self._sink is None
-            else self._sink.found(told)
-        )
+        found = Reported.found(told) if self._sink is None else self._sink.found(told)
         if self._sink is None and found is None and not _is_hidden(told):
             return Reported.of(told)
         if found is None or self._sink is None:

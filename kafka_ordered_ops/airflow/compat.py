@@ -45,16 +45,42 @@ def errors_for_airflow() -> Iterator[None]:
     """Fail a task for good if a retry cannot help; leave all other errors to Airflow's retries.
 
     Raises:
-        AirflowFailException: for an error of this package that is not retriable, with its message.
+        AirflowFailException: for an error of this package that is not retriable; see `failure_of`.
     """
     try:
         yield
+    except AirflowFailException:
+        # It is one of ours as well.
+        raise
     except KafkaOrderedOpsError as error:
         if error.retriable:
             raise
-        failed = AirflowFailException(f"{type(error).__name__}: {error}")
         # With its frames, and not as its cause: a log would have the message twice.
-        raise failed.with_traceback(error.__traceback__) from None
+        raise failure_of(error).with_traceback(error.__traceback__) from None
+
+
+def failure_of(error: KafkaOrderedOpsError) -> AirflowFailException:
+    """Return an error that Airflow does not retry, and that is of the error's class too, with its fields.
+
+    Callbacks get it as ``context["exception"]``. Its text begins with the name of the error's class.
+    """
+    kind = _failing(type(error))
+    failed: AirflowFailException = kind.__new__(kind)
+    vars(failed).update(vars(error))
+    failed.args = (f"{type(error).__name__}: {error}",)
+    return failed
+
+
+def _failing(kind: type[KafkaOrderedOpsError]) -> type[AirflowFailException]:
+    # Under Airflow's name: the text has the other one.
+    body = {"__module__": AirflowFailException.__module__, "__reduce__": _reduced}
+    return type(AirflowFailException.__name__, (AirflowFailException, kind), body)
+
+
+def _reduced(failed: KafkaOrderedOpsError) -> tuple[Any, ...]:
+    """Pickle it as the error that it was made of."""
+    _, kind = type(failed).__bases__
+    return failure_of, (kind(failed.message, **failed.facts),)
 
 
 def mask(secret: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.compat import BaseHook, mask
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.hosting.full_paths import check_full_files
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -21,16 +22,13 @@ _log = logging.getLogger(__name__)
 #: The provider's own default.
 DEFAULT_CONN_ID: Final = "kafka_default"
 
+#: Keys of the extra field that name brokers.
+_BROKERS: Final = ("bootstrap.servers", "metadata.broker.list")
+
 #: Functions that the provider calls. They belong to the provider's clients and do not affect a window.
 _CALLBACKS: Final = frozenset(
     {"error_cb", "throttle_cb", "stats_cb", "log_cb", "on_commit", "on_delivery", "logger"}
 )
-
-#: A function that fetches a token: it cannot be passed to Spark's executors.
-_TOKEN_CALLBACK: Final = "oauth_cb"
-
-#: Lets the client make a token by itself, for test clusters.
-_UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
 
 
 def settings_of(
@@ -51,6 +49,12 @@ def settings_of(
         ConfigError: it has no brokers, gets its tokens from a function, or has settings that are refused.
     """
     extra = extra_of(conn_id)
+    connection = BaseHook.get_connection(conn_id)
+    if connection.host and not any(extra.get(key) for key in _BROKERS):
+        raise ConfigError(
+            f"connection {conn_id} has its host and port in the form, where no Kafka client looks for them: put "
+            "bootstrap.servers, as host:port, into the field extra"
+        )
     return settings_from(conn_id, extra, settings_allowed=settings_allowed, quiet=quiet)
 
 
@@ -113,8 +117,8 @@ def settings_from(
         # A form also saves empty fields.
         if key not in _CALLBACKS and key not in nested and value not in (None, "")
     }
-    _check_tokens(conn_id, kept, settings_allowed)
     try:
+        check_full_files(kept)
         settings = ClientSettings.from_mapping(
             kept, extra_allowed=settings_allowed, option="settings_allowed"
         )
@@ -132,24 +136,6 @@ def settings_from(
             ", ".join(ignored),
         )
     return settings
-
-
-def _check_tokens(conn_id: str, extra: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raise `ConfigError` if the client would wait for a token that nothing fetches."""
-    instead = "set sasl.oauthbearer.method=oidc with its client id and secret"
-    if _TOKEN_CALLBACK in extra:
-        raise ConfigError(
-            f"connection {conn_id} gets its tokens from a function ({_TOKEN_CALLBACK}), which cannot travel to "
-            f"Spark's executors: {instead} instead"
-        )
-    mechanism = extra.get("sasl.mechanism") or extra.get("sasl.mechanisms")
-    oidc = str(extra.get("sasl.oauthbearer.method", "")).lower() == "oidc"
-    if str(mechanism).upper() == "OAUTHBEARER" and not oidc and _UNSECURE_TOKENS not in allowed:
-        raise ConfigError(
-            f"connection {conn_id} has sasl.mechanism=OAUTHBEARER and nothing that gets a token: {instead}. "
-            "Tokens that a provider makes in Python (MSK with IAM, Google's managed Kafka) cannot travel to "
-            "Spark's executors"
-        )
 
 
 def _mask(secret: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kafka_ordered_ops.airflow.compat import BaseHook, mask
+from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.output.objects.credentials import aws_credentials, google_credentials
 
@@ -83,6 +84,9 @@ def _is_secret(name: str) -> bool:
         word in name for word in ("secret", "token", "sas", "service_account_key", "proxy")
     ) or (name == "account_key")
 
+
+#: A service account's key has some 2,400 characters.
+_KEY_BYTES_MAX: Final = 64 * 1024
 
 #: Texts that cannot be secrets, whatever their key; masked, they would be gone from every line of the log.
 _HARMLESS: Final = frozenset({"true", "false"})
@@ -248,7 +252,11 @@ def _google_key(fields: _Fields) -> str | None:
     if key is None:
         return None
     try:
-        found = json.loads(key) if isinstance(key, str) else dict(key)
+        found = (
+            strict_json.loads(key, limit_bytes=_KEY_BYTES_MAX)
+            if isinstance(key, str)
+            else dict(key)
+        )
         # In a variable of the environment, ends of lines are often escaped twice.
         found["private_key"] = found["private_key"].replace("\\n", "\n")
     except (ValueError, TypeError, KeyError, AttributeError):

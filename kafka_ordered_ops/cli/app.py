@@ -22,6 +22,7 @@ from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
 from kafka_ordered_ops.cli.options.sink import JobSink
+from kafka_ordered_ops.cli.show.printable import in_line, printable
 from kafka_ordered_ops.cli.show.screen import Screen, UnwrittenError
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 
@@ -29,6 +30,9 @@ _PROGRAM: Final = "kafka-ordered-ops"
 
 #: typer's usage errors: the class has moved between versions, this name has not.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[2]
+
+#: Characters at each end of a long message about usage.
+_SHOWN_MAX: Final = 400
 
 #: Time between two checks that the broker's process still runs.
 _BROKER_LOOK_S: Final = 1.0
@@ -98,10 +102,19 @@ def _failed(error: Exception, screen: Screen, *, with_traceback: bool) -> int:
 
 
 def _misused(error: Any, screen: Screen) -> int:
+    for name in ("message", "option_name"):
+        if isinstance(text := getattr(error, name, None), str):
+            text = in_line(text) if name == "option_name" else printable(text)
+            setattr(error, name, _short(text))
     error.show(file=sys.stderr)
     if screen.as_json:
         screen.emit_error(named_error("UsageError", error.format_message()))
     return ExitCode.USAGE
+
+
+def _short(text: str) -> str:
+    """Return the beginning and the end of a text that repeats a value of any length."""
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...{text[-_SHOWN_MAX:]}"
 
 
 def _interrupted(screen: Screen) -> int:

@@ -15,7 +15,14 @@ from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
 from kafka_ordered_ops.cli.show.tables import windows_text
-from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.arguments import DefaultTimeout
+from kafka_ordered_ops.core.errors import (
+    AuthorizationError,
+    ConfigError,
+    GroupInUseError,
+    KafkaOrderedOpsError,
+)
+from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.core.times import duration_text
@@ -26,13 +33,16 @@ from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 from kafka_ordered_ops.windows.queries.rights import missing_rights, right_to_change
 
 #: Bound for each request: a person is waiting.
-_TIMEOUT_S: Final = 15.0
+_TIMEOUT_S: Final = DefaultTimeout(15.0)
 
 #: Clocks synchronized by NTP differ by less than this.
 _CLOCK_MS: Final = 60_000
 
 #: The group for the ledger's checks if none is given: they are the same for all groups.
 _ANY_GROUP: Final = "kafka-ordered-ops-doctor"
+
+#: Members named in one check.
+_NAMED_MAX: Final = 3
 
 _PACKAGES: Final = ("confluent-kafka", "pyarrow", "pyspark")
 
@@ -90,6 +100,7 @@ def _ledger(
             state = windows.state()
         unread = [] if state is None else _missing_on_topics(settings, state, ledger_topic)
         with open_lookup(settings, timeout_s=_TIMEOUT_S) as lookup:
+            members = [] if group_id is None else lookup.group_members(group_id)
             refused = {one.name for one in unread}
             known = set() if state is None else set(state.topics)
             topics = lookup.existing([ledger_topic, *sorted(known - refused)])
@@ -100,6 +111,9 @@ def _ledger(
                     for number in facts.partitions
                 ]
             )
+    except GroupInUseError as error:
+        yield _failed("group", error, "use another group id")
+        return
     except KafkaOrderedOpsError as error:
         # A refusal is explained by the rights that are missing.
         if not (is_refused and isinstance(error, AuthorizationError)):
@@ -112,6 +126,13 @@ def _ledger(
         yield Check("ledger", State.OK, f"{ledger_topic} is created by the first plan")
     elif not warnings:
         yield Check("ledger", State.OK, f"{ledger_topic} keeps progress")
+    if members:
+        yield Check(
+            "group",
+            State.WARNING,
+            f"{group_id} has {len(members)} live members: no window is planned or committed",
+            f"stop {', '.join(members[:_NAMED_MAX])}, or use another group for the windows",
+        )
     if group_id is not None:
         text = (
             "has not planned a window yet"
@@ -119,6 +140,13 @@ def _ledger(
             else f"has {windows_text(len(state.open))} open"
         )
         yield Check("group", State.OK, f"{group_id} {text}")
+        if state is not None and state.unpublished:
+            yield Check(
+                "group",
+                State.WARNING,
+                f"{group_id} has {unpublished_text(state.unpublished)}",
+                "run one of its windows with the same output: that publishes them",
+            )
     yield _clock({tp: stamp for tp, stamp in newest.items() if stamp is not None})
 
 

@@ -6,6 +6,7 @@ name unless it reads back as itself.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
@@ -24,8 +25,20 @@ from kafka_ordered_ops.core.times import (
     time_ms,
 )
 
-#: Longest group name: as long as a window id. Kafka's own limit (32,767 bytes) is far beyond what its tools show.
-GROUP_LENGTH_MAX: Final = 512
+#: Client settings whose values are paths of files, and what such a value is where it is no path.
+FILE_SETTINGS: Final = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.crl.location",
+    "sasl.kerberos.keytab",
+    "https.ca.location",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+)
+NO_FILES: Final = ("", "probe")
 
 #: Longest run id: hosts use less than half of it.
 RUN_ID_LENGTH_MAX: Final = 512
@@ -35,6 +48,11 @@ OWNER_LENGTH_MAX: Final = 1_024
 
 #: Longest time limit for one call: a month. Beyond some weeks, clients count milliseconds wrongly.
 TIMEOUT_S_MAX: Final = 31 * 86_400.0
+
+
+class DefaultTimeout(float):
+    """A time limit that the caller has not set. Where no address of a cluster takes a connection, it is not waited out."""
+
 
 #: Length of a value in an error message.
 _SHOWN_LENGTH: Final = 60
@@ -49,6 +67,12 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - whatever was given, the error is about the argument
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names for a message, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def check_choice(value: object, kind: type[_Choice], *, what: str) -> _Choice:
@@ -185,12 +209,7 @@ def check_timeout_s(value: object, *, what: str) -> float:
         raise ConfigError(
             f"{what} is {shown(value)}: give seconds, more than 0 and at most {TIMEOUT_S_MAX:,.0f}"
         )
-    return number
-
-
-def check_group(value: object) -> str:
-    """Return a valid name of a consumer group; raise `ConfigError` for others."""
-    return check_text(value, what="group", length_max=GROUP_LENGTH_MAX)
+    return value if isinstance(value, DefaultTimeout) else number
 
 
 def check_run_id(value: object) -> str | None:
@@ -207,13 +226,42 @@ def check_owner_name(value: object) -> str | None:
     return check_text(value, what="owner", length_max=OWNER_LENGTH_MAX)
 
 
+def check_function(value: object, *, what: str, takes: int | None = None) -> None:
+    """Raise `ConfigError` unless the value can be called, and takes this number of arguments, if its signature is known."""
+    if not callable(value):
+        raise ConfigError(f"{what} is {shown(value)}: give a function")
+    if takes is not None and (error := call_error(value, *range(takes))) is not None:
+        raise ConfigError(
+            f"{what} is {shown(value)}, and is called with {takes} argument{'s' * (takes > 1)}: {error}"
+        )
+
+
+def call_error(function: Callable[..., Any], *given: object, **keywords: object) -> str | None:
+    """Return why a function does not take these arguments; None if it does, or if its signature is not known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some C functions have no signature.
+        return None
+    try:
+        signature.bind(*given, **keywords)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
     """Wrap a clock: it returns seconds from 1970 to 9999, or raises `ConfigError`."""
     if not callable(clock):
         raise ConfigError(f"clock is {shown(clock)}: give a function such as time.time")
 
     def told() -> float:
-        value = clock()
+        try:
+            value = clock()
+        except Exception as error:
+            raise ConfigError(
+                f"the clock failed: {type(error).__name__}: {shown(error)}"
+            ) from error
         now_s = _number(value)
         if now_s is None or not 0 <= now_s <= TIME_MS_MAX / 1000:
             raise ConfigError(

@@ -109,18 +109,19 @@ def memory_name(bootstrap_servers: str) -> str | None:
 def check_brokers(text: str, *, what: str) -> str:
     """Return the text itself if it is ``host:port,...``; the port and a leading protocol are optional.
 
-    Raises `ConfigError`, which names the part that is not an address.
+    Raises `ConfigError`, which counts the part that is not an address.
     """
     if memory_name(text) is None:
         # A comma too many is the client's to skip.
         parts = [one.strip() for one in text.split(",") if one.strip()]
-        for part in parts or [text]:
+        for number, part in enumerate(parts or [text], start=1):
             match = _BROKER.fullmatch(part)
             # A client would take the port modulo 65,536, and another program may listen there.
             if match is None or not 1 <= int(match["port"] or 1) <= _PORT_MAX:
                 raise ConfigError(
-                    f"{what} contains {shown(part)}, which is not an address of a broker: use host:port, or several "
-                    "separated by commas"
+                    # It may hold a password: the text is not repeated.
+                    f"{what}: entry {number} of {max(len(parts), 1)} is not an address of a broker: use host:port, or "
+                    "several separated by commas. User and password are sasl.username and sasl.password"
                 )
     return text
 
@@ -201,6 +202,31 @@ def check_group_empty(group_id: str, members: Sequence[str]) -> None:
             group_id=group_id,
             members=members,
         )
+
+
+def group_of_other_kind(group_id: str, kind: str) -> GroupInUseError:
+    """Return the error about a group that is not one of consumers.
+
+    Brokers do not report the members of such a group to clients of consumer groups, and keep it when they are gone. They
+    do not refuse a commit for it either, which its program takes for its own progress.
+
+    Args:
+        group_id: the group.
+        kind: the kind that the brokers report; empty where they do not describe it.
+    """
+    found = (
+        f"its protocol is {shown(kind)}"
+        if kind
+        else "the brokers list it, and do not describe it as a group of consumers: a Kafka Streams application with the "
+        "streams protocol, or consumers of a share group, use the name"
+    )
+    return GroupInUseError(
+        f"group {group_id} belongs to a program of another kind: {found}. A commit for it would skip that program's "
+        "records. Use another group id",
+        group_id=group_id,
+        members=(),
+        retriable=False,
+    )
 
 
 def _selected(names: Iterable[str], listed: Collection[str]) -> set[str]:

@@ -12,30 +12,26 @@
       BrokerError                      the cluster, or the way to it
         BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
       PlanError                        the window cannot be planned
-        UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
-        LogTruncatedError  PartitionSetChangedError  WindowMismatchError  PlanTooLargeError
-        StartingOffsetsRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
-        WindowRewoundError  GroupHandedOverError
+        UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError  LogTruncatedError
+        PartitionSetChangedError  WindowMismatchError  PlanTooLargeError  StartingOffsetsRequiredError  WindowCoveredError
+        UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError  WindowRewoundError
+        WindowUnpublishedError  FewerRecordsError  GroupHandedOverError
       RecordsLostError                 retention or deletion removed records before delivery
-      LedgerError
-        LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
-        LedgerRecordError
+      LedgerError: LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError  LedgerRecordError
       GroupInUseError                  the group has live members
       ForeignCommitError               another program moved the group's offset
       CommitError
         WindowFencedError  WindowSupersededError  CommitUnknownError  CommitRefusedError  PartsMissingError
-      ReadError
-        ReadTimeoutError  CorruptRecordError  RecordTooLargeError
-      OrderingError
-        HeldLimitError  SpillError
-      OffsetMapError
-        OffsetMapDecodeError  OffsetMapTooLargeError
+      ReadError: ReadTimeoutError  CorruptRecordError  RecordTooLargeError
+      OrderingError: HeldLimitError  SpillError
+      OffsetMapError: OffsetMapDecodeError  OffsetMapTooLargeError
       SinkError                        the job or the sink failed; nothing was committed
         JobFailedError                 the job itself raised, was killed, or took too long
+        OutputOwnedError               the output's place belongs to another ledger, group, window or claim
       ProcessingError                  a function could not process its records
         RecordFailedError  FunctionTimeoutError  WorkerDiedError  HungFunctionsError  ProcessingStoppedError
       RelayError                       the relay could not do what a client asked for
-        LeaseError  NotReadyError  RelayUnavailableError  AccessDeniedError
+        LeaseError  NotReadyError  RelayUnavailableError  RelayLimitError  AccessDeniedError
         RelayLogCorruptError  RelayLogVersionError  RelayLogRecordError
 
 A message states what happened, where (``topic[partition]``, group, window), which numbers were expected and
@@ -46,34 +42,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, Final
 
+from kafka_ordered_ops.core.error_base import KafkaOrderedOpsError as KafkaOrderedOpsError
+from kafka_ordered_ops.core.error_base import invariant as invariant
+from kafka_ordered_ops.core.relay_errors import AccessDeniedError as AccessDeniedError
+from kafka_ordered_ops.core.relay_errors import LeaseError as LeaseError
+from kafka_ordered_ops.core.relay_errors import NotReadyError as NotReadyError
+from kafka_ordered_ops.core.relay_errors import RelayError as RelayError
+from kafka_ordered_ops.core.relay_errors import RelayLimitError as RelayLimitError
+from kafka_ordered_ops.core.relay_errors import RelayLogCorruptError as RelayLogCorruptError
+from kafka_ordered_ops.core.relay_errors import RelayLogRecordError as RelayLogRecordError
+from kafka_ordered_ops.core.relay_errors import RelayLogVersionError as RelayLogVersionError
+from kafka_ordered_ops.core.relay_errors import RelayUnavailableError as RelayUnavailableError
 from kafka_ordered_ops.core.rights import MissingRight
-
-
-def invariant(holds: bool, message: str) -> None:
-    """Stop at a bug of this package; unlike ``assert``, it also works under ``python -O``."""
-    if not holds:
-        raise AssertionError(message)
-
-
-class KafkaOrderedOpsError(Exception):
-    """The base class of all errors. `facts` become attributes; subclasses declare theirs with a type."""
-
-    #: Whether the same call may succeed later without a person changing anything.
-    retriable: ClassVar[bool] = False
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.facts = facts
-        for name, value in facts.items():
-            setattr(self, name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Spark and multiprocessing pickle errors; the default way loses keyword arguments.
-        return partial(type(self), self.message, **self.facts), ()
 
 
 class ConfigError(KafkaOrderedOpsError, ValueError):
@@ -235,10 +217,26 @@ class WindowRewoundError(PlanError):
     window_id: str
 
 
+class WindowUnpublishedError(PlanError):
+    """Windows are committed, and readers do not see their output yet: their offsets cannot be given back."""
+
+    windows: Sequence[str]
+
+
+class FewerRecordsError(PlanError):
+    """A window would replace an output by one with fewer records: retention or other windows have the rest."""
+
+    window_id: str
+
+
 class GroupHandedOverError(PlanError):
     """The group was handed over to Parallel Consumer: windows are planned again after it is taken back."""
 
     group_id: str
+
+
+#: Partitions that a command in a message names.
+_NAMED_MAX: Final = 5
 
 
 class RecordsLostError(KafkaOrderedOpsError):
@@ -246,6 +244,19 @@ class RecordsLostError(KafkaOrderedOpsError):
 
     #: By ``topic[partition]``: half-open offset ranges.
     lost: Mapping[str, Sequence[tuple[int, int]]]
+
+
+def say_how_to_go_on(error: RecordsLostError, group_id: str) -> None:
+    """Add to the error of a live group how the group goes on behind the records that are lost."""
+    ends = {tp: max(end for _, end in ranges) for tp, ranges in error.lost.items() if ranges}
+    places = [
+        f"--to {tp[:-1].replace('[', ':')}={end}" for tp, end in list(ends.items())[:_NAMED_MAX]
+    ]
+    error.message = (
+        f"{error.message}. To go on without them, stop the group's members, and set its offsets behind what is lost: "
+        f"kafka-ordered-ops offsets reset -g {group_id} {' '.join(places) or '--to TOPIC:PARTITION=OFFSET'}"
+    )
+    error.args = (error.message,)
 
 
 class LedgerError(KafkaOrderedOpsError):
@@ -344,11 +355,17 @@ class ReadTimeoutError(ReadError):
 
 
 class CorruptRecordError(ReadError):
-    """A record fails its checksum or cannot be decoded."""
+    """Records fail their checksum or cannot be decoded."""
+
+    #: By ``topic[partition]``: half-open offset ranges that cannot be read.
+    unreadable: Mapping[str, Sequence[tuple[int, int]]]
 
 
 class RecordTooLargeError(ReadError):
-    """A record exceeds the client's size limit."""
+    """A record exceeds a size limit, or a batch of records does so when it is unpacked."""
+
+    #: Of a read, by ``topic[partition]``: half-open offset ranges that cannot be read.
+    unreadable: Mapping[str, Sequence[tuple[int, int]]]
 
 
 class OrderingError(KafkaOrderedOpsError):
@@ -412,6 +429,14 @@ class JobFailedError(SinkError):
     retriable = True
 
 
+class OutputOwnedError(SinkError):
+    """What readers see in a window's place belongs to another ledger, group, window or claim. Nothing was changed."""
+
+    #: Whose it is; the group is None if a whole root belongs to another ledger, or if nothing says whose it is.
+    ledger_id: str
+    group_id: str | None
+
+
 class ProcessingError(KafkaOrderedOpsError):
     """A function could not process its records. What is done is kept; the rest can be processed again."""
 
@@ -457,43 +482,3 @@ class ProcessingStoppedError(ProcessingError):
     retriable = True
     #: Offsets of the plan that are not done, those without a record included.
     left: int
-
-
-class RelayError(KafkaOrderedOpsError):
-    """The relay could not do what a client asked for."""
-
-
-class LeaseError(RelayError):
-    """A lease is invalid, or has ended where it must not have. Nothing was changed."""
-
-
-class NotReadyError(RelayError):
-    """The server has not read its logs to the end yet."""
-
-    retriable = True
-
-
-class RelayUnavailableError(RelayError):
-    """No server of the relay answered in time, or it could not store the change in time. It may have been stored."""
-
-    retriable = True
-
-
-class AccessDeniedError(RelayError):
-    """The access token is missing, unknown, expired, or does not allow this."""
-
-
-class RelayLogCorruptError(RelayError):
-    """A record of the relay's log is unreadable: it is damaged, or another program writes to the topic."""
-
-
-class RelayLogVersionError(RelayError):
-    """A newer version of this package wrote a record of the relay's log."""
-
-    version: int
-
-
-class RelayLogRecordError(RelayError):
-    """A record of the relay's log would be unreadable or too large. It was not written."""
-
-    kind: str

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, is_pattern
 from kafka_ordered_ops.core.errors import CommitRefusedError, ConfigError, WindowGroupError
+from kafka_ordered_ops.core.names import check_topic_names
 from kafka_ordered_ops.core.offset_map.ours import is_offset_map
 from kafka_ordered_ops.core.offset_map.reading import MetadataKind, metadata_kind
 from kafka_ordered_ops.core.types import TopicPartition
@@ -95,6 +96,7 @@ def check_member_topics(topics: Iterable[str]) -> list[str]:
             f"a member of a group subscribes to names, not to patterns such as {shown(patterns[0])}: look up the topics "
             "that it matches, and pass their names"
         )
+    check_topic_names(names, what="topics")
     return names
 
 

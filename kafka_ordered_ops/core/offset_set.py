@@ -297,6 +297,16 @@ def union_of(sets: Iterable[OffsetSet]) -> OffsetSet:
     return _union(np.concatenate([one.bounds for one in filled]))
 
 
+def coarsened(offsets: OffsetSet, ranges_max: int) -> OffsetSet:
+    """Return the offsets, and so many of those between them that at most `ranges_max` ranges remain."""
+    if len(offsets) <= ranges_max:
+        return offsets
+    firsts = np.arange(ranges_max) * len(offsets) // ranges_max
+    lasts = np.append(firsts[1:], len(offsets)) - 1
+    bounds = offsets.bounds
+    return OffsetSet(np.column_stack((bounds[firsts, 0], bounds[lasts, 1])).ravel())
+
+
 class GrowingOffsetSet:
     """A set that grows range by range; O(log n) for each, for progress that arrives out of order."""
 

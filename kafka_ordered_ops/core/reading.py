@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from kafka_ordered_ops.core.errors import RecordsLostError
+from kafka_ordered_ops.core.errors import (
+    KafkaOrderedOpsError,
+    RecordsLostError,
+    TopicRecreatedError,
+)
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 
+#: Topics whose ids are not known before they are read.
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
 #: Ranges named in one error.
 _RANGES_SHOWN_MAX = 8
+
+
+def unreadable_in(
+    error: KafkaOrderedOpsError, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetSet]:
+    """Return the offsets of some partitions that an error of a read names as unreadable; none for any other error."""
+    named = error.facts.get("unreadable", {})
+    found = {tp: OffsetSet.from_ranges(named.get(str(tp), ())) for tp in partitions}
+    return {tp: offsets for tp, offsets in found.items() if offsets}
+
+
+def recreated_while_read(topic: str, *, expected: str, found: str) -> TopicRecreatedError:
+    """Return the error for a topic that is not the one whose offsets are read."""
+    return TopicRecreatedError(
+        f"topic {topic} was deleted and created again while it was read: its offsets start over, and nothing of the new "
+        f"topic was returned. It had the id {expected} and has the id {found} now. Read it with a new reader, or plan again",
+        topic=topic,
+        expected_id=expected,
+        found_id=found,
+    )
 
 
 class Turn(NamedTuple):

@@ -17,6 +17,9 @@ from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 #: The label of times that no window asks for.
 NOBODY: Final = -1
 
+#: Kafka's timestamp of a record that has none.
+NO_TIMESTAMP: Final = -1
+
 #: Pieces of late steps kept for one partition. Neighbours merge as progress passes them, so only a group that
 #: leaves gaps for years reaches the limit; then the oldest are merged.
 LATE_STEPS_MAX: Final = 1_024
@@ -35,6 +38,15 @@ class TimeRange(NamedTuple):
     def holds(self, other: TimeRange) -> bool:
         """Return whether this range contains the other range."""
         return self.since_ms <= other.since_ms and other.before_ms <= self.before_ms
+
+
+def without_untimed(times: TimeRange) -> list[TimeRange]:
+    """Return the times of an interval without Kafka's mark of a record without a timestamp, which no interval takes."""
+    pieces = (
+        TimeRange(times.since_ms, min(times.before_ms, NO_TIMESTAMP)),
+        TimeRange(max(times.since_ms, NO_TIMESTAMP + 1), times.before_ms),
+    )
+    return [one for one in pieces if one.since_ms < one.before_ms]
 
 
 class TimeSplit:
@@ -145,6 +157,22 @@ class LateSteps:
             return self
         return LateSteps(_merged([(times, max(offset, base)) for times, offset in self.pieces]))
 
+    def in_interval(self, since_ms: int | None) -> LateSteps:
+        """Return the steps of an interval: every record that it holds and that is stamped before `since_ms` is late.
+
+        An interval takes records of earlier times only if these are planned. Such a record need not be new: an abandoned
+        window may have held it. `None` means a window without a start, whose steps stay the same.
+        """
+        if since_ms is None or not self.pieces or self.pieces[0][0].since_ms >= since_ms:
+            return self
+        earlier = (TimeRange(self.pieces[0][0].since_ms, since_ms), 0)
+        own = [
+            (TimeRange(max(times.since_ms, since_ms), times.before_ms), offset)
+            for times, offset in self.pieces
+            if times.before_ms > since_ms
+        ]
+        return LateSteps(_limited(_merged([earlier, *own])))
+
     def up_to(self, end: int) -> LateSteps:
         """Return the steps of a truncated log: from its end on, every record of a planned time is late."""
         return LateSteps(_merged([(times, min(offset, end)) for times, offset in self.pieces]))
@@ -186,8 +214,8 @@ class LateSteps:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         if not flat:
             return NO_STEPS
-        if len(flat) % 3:
-            raise JsonError("late steps are triples")
+        if len(flat) % 3 or len(flat) > 3 * LATE_STEPS_MAX:
+            raise JsonError(f"late steps are at most {LATE_STEPS_MAX:,} triples")
         pieces = tuple(
             (TimeRange(since, before), offset)
             for since, before, offset in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -197,6 +225,8 @@ class LateSteps:
             t.since_ms >= t.before_ms for t, _ in pieces
         ):
             raise JsonError("late steps do not rise")
+        if min(flat[2::3]) < 0:
+            raise JsonError("late steps have a negative offset")
         return cls(pieces)
 
 

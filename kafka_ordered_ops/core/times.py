@@ -62,13 +62,13 @@ def parse_time_ms(text: str, *, what: str) -> int:
     _check_is_text(text, what)
     if match := _BEYOND_CALENDAR.fullmatch(text):
         if not INT64_MIN <= (found_ms := int(match[1])) <= INT64_MAX:
-            raise ConfigError(f"{what} {text!r} does not fit 64 bits")
+            raise ConfigError(f"{what} {text} does not fit 64 bits")
         return found_ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"{what} {text!r} is not an ISO 8601 time such as 2026-11-20T12:00:00Z"
+            f"{what} {text[:60]!r} is not an ISO 8601 time such as 2026-11-20T12:00:00Z"
         ) from error
     return time_ms(moment, what=what)
 
@@ -98,7 +98,9 @@ def parse_duration_ms(text: str, *, what: str) -> int:
     match = _DURATION.fullmatch(text)
     counts = {unit: count for unit, count in match.groupdict().items() if count} if match else {}
     if not counts:
-        raise ConfigError(f"{what} {text!r} is not an ISO 8601 duration such as PT10M, PT1H or P1D")
+        raise ConfigError(
+            f"{what} {text[:60]!r} is not an ISO 8601 duration such as PT10M, PT1H or P1D"
+        )
     try:
         # Seconds have at most three decimals.
         seconds = timedelta(seconds=float(counts.pop("seconds", 0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
@@ -46,7 +47,7 @@ class PartitionBy(StrEnum):
 
 
 class OnDataLoss(StrEnum):
-    """What to do if records of a window are gone: fail, or record the offsets as lost and continue."""
+    """What to do if records of a window are gone or cannot be read: fail, or record the offsets as lost and continue."""
 
     FAIL = "fail"
     WARN = "warn"

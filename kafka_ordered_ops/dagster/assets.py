@@ -37,9 +37,8 @@ from kafka_ordered_ops.dagster.names import alone_name, op_safe, planned_alone
 from kafka_ordered_ops.dagster.registry import WindowAsset, remember
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
-from kafka_ordered_ops.dagster.step.completeness import complete_result, complete_spec
+from kafka_ordered_ops.dagster.step.checks import check_results, check_specs, partition_results
 from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
-from kafka_ordered_ops.dagster.step.liveness import live_result, live_specs
 from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
     Function,
@@ -171,17 +170,17 @@ def ordered_window_asset(
     def decorate(function: Function) -> AssetsDefinition:
         def results(
             context: AssetExecutionContext, kafka: KafkaResource, given: dict[str, Any]
-        ) -> Iterator[MaterializeResult[Any]]:
+        ) -> Iterator[Any]:
             step = Step(context, asset_key, made, partitions_def, kafka)
             found = step.deliver(lambda windows: function(context, windows, **given), function)
-            yield _result_of(context, asset_key, made, found)
+            yield from _results_of(context, asset_key, made, found)
 
         one_each = BackfillPolicy.multi_run() if serial else BackfillPolicy.single_run()
         policy = backfill_policy or one_each
         asset = multi_asset(
             name=op_safe("__".join(asset_key.path)),
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
-            check_specs=[*live_specs(asset_key, made), complete_spec(asset_key)],
+            check_specs=check_specs(asset_key, made, partitions_def),
             backfill_policy=policy,
             pool=pool,
             **{"retry_policy": retry_policy, **(options or {})},
@@ -263,25 +262,23 @@ def build_ordered_window_asset(
     return asset(job_without_function(application, application_args, submit, table_conf=table_conf))
 
 
-def _result_of(
+def _results_of(
     context: AssetExecutionContext, key: AssetKey, settings: WindowSettings, found: Delivered
-) -> MaterializeResult[Any]:
-    """Return the report of a delivered step to Dagster."""
-    common = dict(found.common)
+) -> Iterator[Any]:
+    """Yield the report of a delivered step to Dagster."""
+    if None in found.by_partition:
+        yield MaterializeResult(
+            key,
+            metadata={**found.by_partition[None], **found.common},
+            data_version=found.data_version,
+            check_results=check_results(found, settings),
+        )
+        return
     for name, metadata in found.by_partition.items():
-        if name is None:
-            common |= metadata
-        else:
-            # Metadata of the result would be repeated at every partition of the step.
-            context.add_asset_metadata(metadata, key, partition_key=name)
-    live = live_result(found.live, settings)
-    complete = complete_result(found.plans)
-    return MaterializeResult(
-        key,
-        metadata=common,
-        data_version=found.data_version,
-        check_results=[complete] if live is None else [live, complete],
-    )
+        # With that of the step after it: Dagster shows the metadata of a result first, and repeats it at each partition.
+        context.add_asset_metadata({**metadata, **found.common}, key, partition_key=name)
+    yield MaterializeResult(key, data_version=found.data_version)
+    yield from partition_results(context, key, found, settings)
 
 
 def _partition_before(key: AssetKey, partitions_def: PartitionsDefinition[str] | None) -> AssetDep:

@@ -178,8 +178,9 @@ def _check_run(
 
 
 def _output_of(context: OpExecutionContext, found: Delivered) -> Output[Any]:
-    if found.live is not None and not found.live.is_live:
-        context.log.warning("The partitions have not reached the cutoff: %s", found.live)
+    for live in found.live.values():
+        if not live.is_live:
+            context.log.warning("The partitions have not reached the cutoff: %s", live)
     summary = dict(found.common)
     for one in found.by_partition.values():
         # A run of a job of ops has one partition.

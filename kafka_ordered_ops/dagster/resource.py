@@ -11,6 +11,7 @@ from pydantic import Field
 
 from kafka_ordered_ops.core.types import OnForeignCommit
 from kafka_ordered_ops.hosting.arguments import arguments, check_names, with_known_names
+from kafka_ordered_ops.hosting.full_paths import check_full_files
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -57,6 +58,7 @@ class KafkaResource(ConfigurableResource[Any]):
         """Return the settings; raise `ConfigError` for refused ones."""
         from kafka_ordered_ops.windows import ClientSettings
 
+        check_full_files(self.config)
         return ClientSettings.from_mapping(
             self.config, extra_allowed=self.settings_allowed, option="settings_allowed"
         )

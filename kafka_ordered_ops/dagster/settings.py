@@ -13,6 +13,7 @@ from dagster import AssetKey
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.dagster.storage import StorageOptions, check_options
 from kafka_ordered_ops.hosting.arguments import with_known_fields
+from kafka_ordered_ops.hosting.full_paths import check_full_path
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 from kafka_ordered_ops.spark.job_checks import (
     check_engine,
@@ -54,7 +55,7 @@ class WindowSettings(WindowSpec):
             whose records other windows have taken are never read again: ``fail`` fails the step, the others skip
             them and fail the check ``windows_complete``.
         on_open_claim: what to do about other open windows that may hold some of the records.
-        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed, and continue.
+        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed or cannot be read, and continue.
         on_foreign_commit: fail if another program moved the group's committed offset, or adopt it.
         on_not_live: what to do if the partitions have not reached the cutoff yet.
         grace: how long after the cutoff a partition without newer records counts as idle; None: never.
@@ -102,6 +103,7 @@ class WindowSettings(WindowSpec):
         object.__setattr__(self, "on_not_live", choice)
         check_engine(self.engine)
         if self.output is not None:
+            check_full_path(self.output, what="output")
             check_output(self.output)
         check_options(self.storage_options)
         check_storage_options(self.storage_options, self.output)

@@ -8,7 +8,8 @@ from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field, PrivateAttr
 
 from kafka_ordered_ops.hosting.arguments import check_names
-from kafka_ordered_ops.spark.job_checks import check_session, has_session
+from kafka_ordered_ops.spark.environment import has_session
+from kafka_ordered_ops.spark.job_checks import check_session
 
 
 class SparkResource(ConfigurableResource[Any]):

@@ -22,8 +22,8 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import is_topic_name
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.window import is_topic_name
 from kafka_ordered_ops.dagster.metadata.tables import table
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kafka_ordered_ops.disk.disk import Disk
+from kafka_ordered_ops.embedded.errors import EmbeddedKafkaError
+
 CACHE_VARIABLE = "KAFKA_ORDERED_OPS_CACHE"
 
 
 def cache_dir() -> Path:
-    """Return the cache folder of this user; created if it is missing."""
+    """Return the cache folder of this user; created if it is missing.
+
+    Raises:
+        EmbeddedKafkaError: others may write there: Java code runs from it.
+    """
     explicit = os.environ.get(CACHE_VARIABLE)
     if explicit:
         folder = Path(explicit).expanduser().absolute()
@@ -20,8 +27,14 @@ def cache_dir() -> Path:
         # The XDG rules require that a relative path is ignored.
         xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (xdg if xdg.is_absolute() else Path.home() / ".cache") / "kafka-ordered-ops"
-    # Java code runs from here: no other user may write to it.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk = Disk()
+    try:
+        disk.make_folder(str(folder.parent))
+        disk.own_private(str(folder))
+    except OSError as error:
+        raise EmbeddedKafkaError(
+            f"the cache folder {folder} cannot be used: {error.strerror}. Name another one with {CACHE_VARIABLE}"
+        ) from error
     return folder
 
 
@@ -31,6 +44,6 @@ def locked(name: str) -> Iterator[None]:
 
     The kernel frees it when its holder dies, so a killed process leaves nothing to clean up.
     """
-    with (cache_dir() / f"{name}.lock").open("w") as file:
+    with Disk().lock(str(cache_dir() / f"{name}.lock")) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kafka_ordered_ops.embedded.cache import cache_dir, locked
 from kafka_ordered_ops.embedded.errors import JavaNotFoundError
+from kafka_ordered_ops.embedded.jars import sha256
 
 #: The oldest Java for Kafka 4 brokers and Spark 4.
 MINIMUM_VERSION = 17
@@ -152,7 +153,7 @@ def _shim(java: Java) -> Path:
     home = cache_dir() / f"java-for-spark-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     program = home / "bin" / "java"
     with locked("java"):
-        if not program.exists():
+        if not _is_of(program, text):
             program.parent.mkdir(parents=True, exist_ok=True)
             # In one step, so that a process that dies here leaves no half of a script.
             descriptor, temporary = tempfile.mkstemp(dir=program.parent)
@@ -161,3 +162,11 @@ def _shim(java: Java) -> Path:
             Path(temporary).chmod(0o755)
             Path(temporary).replace(program)
     return home
+
+
+def _is_of(program: Path, text: str) -> bool:
+    """Return whether a script is there and is exactly this one: like the jars, it is compared before every use."""
+    try:
+        return sha256(program) == hashlib.sha256(text.encode()).hexdigest()
+    except OSError:
+        return False

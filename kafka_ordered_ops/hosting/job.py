@@ -36,6 +36,7 @@ from kafka_ordered_ops.spark.table_target import TableTarget
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings, Staged
@@ -158,7 +159,17 @@ class Job:
             copies=self.spark_function is None,
             java_home=self.java_home,
             storage_options=self.storage_options,
+            output=self.output,
         )
+
+    def place(self) -> OutputPlace | None:
+        """Return where windows are to be published, to be looked at before they are claimed; None: not in files."""
+        if self.output is None:
+            return None
+        # Imported late: it loads pyarrow.
+        from kafka_ordered_ops.output.places import OutputPlace
+
+        return OutputPlace(self.output, self.storage_options, self.partition_by)
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
         """Run the job; its output stays hidden until the commit.

@@ -7,6 +7,7 @@ windows. This module is the one door to matplotlib (the extra ``plot``), for the
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -95,7 +96,7 @@ def format_of(file: Path) -> str:
         raise ConfigError(
             f"{file} cannot be drawn: give a name that ends with {', '.join(f'.{one}' for one in FORMATS)}"
         )
-    if not file.parent.is_dir():
+    if not os.path.isdir(file.parent):
         raise ConfigError(f"{file} cannot be drawn: there is no folder {file.parent}")
     if not is_installed():
         raise ConfigError("drawing needs matplotlib: pip install 'kafka-ordered-ops[plot]'")
@@ -374,7 +375,7 @@ class _Panel:
             head_end = INT64_MAX if part.head_end is None else part.head_end
             rings = {
                 "out-of-order record, behind that cut": (offsets >= head_end, "s", RED),
-                "late, written after its window was planned": (part.late.mask(offsets, stamps_ms), "o", INK),
+                "late record": (part.late.mask(offsets, stamps_ms), "o", INK),
             }  # fmt: skip
             for meaning, (ringed, marker, edge) in rings.items():
                 ringed = ringed & taken & (stamps_ms < plan.cutoff_ms)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time_text
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_text
 from kafka_ordered_ops.output.filesystem import normal_root
@@ -78,7 +79,11 @@ def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str |
         output: the folder or the table that was asked for, if it was one.
     """
     record = delivery.record
-    plan, facts, found = record.plan, result_facts(record.result), output_of(record.result)
+    plan, facts, found = (
+        record.plan,
+        result_facts(record.result),
+        output_of(record.result, record.plan),
+    )
     table = table_of(record.result)
     return RunResult(
         window_id=plan.window_id,
@@ -104,13 +109,15 @@ def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str |
 
 def _outcome(before: WindowPlan, delivery: Delivery) -> str:
     if before.content is PlanContent.COVERED:
-        return "covered: other windows have taken or hold all its records; nothing was delivered"
+        return f"covered: {COVERED_BECAUSE}; nothing was delivered"
     if delivery.ran:
         if before.status.is_done:
             return "delivered again; its offsets had been committed before"
         if before.content is PlanContent.EMPTY:
             return "published; it has no records"
         return "published"
+    if delivery.shown_again:
+        return "readers did not see it; what an earlier attempt had written is published again"
     return {
         WindowStatus.WRITTEN: "written by an earlier attempt; committed and published now",
         WindowStatus.COMMITTED: "committed by an earlier attempt; published now",

@@ -31,7 +31,7 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
     from kafka_ordered_ops.output.staged_output import output_of
     from kafka_ordered_ops.spark.table_target import table_of
 
-    facts, output = result_facts(record.result), output_of(record.result)
+    facts, output = result_facts(record.result), output_of(record.result, record.plan)
     return {
         **plan_summary(record.plan),
         "records": facts.get("records"),

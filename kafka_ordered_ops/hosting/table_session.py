@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.output.reported import found_output
+from kafka_ordered_ops.output.reported import EarlierOutputs, PublishedElsewhere, Reported
 from kafka_ordered_ops.spark.table_target import TableTarget
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def table_session(
     copies: bool,
     java_home: Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    output: str | None = None,
 ) -> Iterator[Found]:
     """Check a table in a session that lasts as long as the block; yield what finds earlier outputs.
 
@@ -40,22 +42,38 @@ def table_session(
         copies: whether records are copied as they are, so that the table must have their columns.
         java_home: see `job_session`.
         storage_options: of the earlier outputs, if they are in an object store.
+        output: without a target, the root of the outputs.
 
     Raises:
         ConfigError: there is no Spark, or the table is not as required.
     """
     if target is None:
-        yield partial(found_output, storage_options=storage_options)
+        yield EarlierOutputs(output, storage_options)
         return
     from kafka_ordered_ops.spark.job_session import job_session
-    from kafka_ordered_ops.spark.write.table_windows import found_in_tables, table_sink
+    from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
 
     with job_session(f"table {target.table}", conf, stopped, java_home) as spark:
         sink = table_sink(spark, target)
         if copies:
             sink.check_copy()
 
-        def found(result: Mapping[str, Any]) -> Staged | None:
-            return found_in_tables(sink, result) or found_output(result, storage_options)
+        yield _InTable(partial(found_in_table, sink))
 
-        yield found
+
+@dataclass(frozen=True)
+class _InTable:
+    """Finds outputs of earlier attempts in a table, and reports."""
+
+    in_table: Found
+
+    def __call__(self, result: Mapping[str, Any]) -> Staged | None:
+        return self.in_table(result) or Reported.found(result)
+
+    def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere:
+        """Return the output of a published window that was published to another place."""
+        return PublishedElsewhere(result)
+
+    def left(self, result: Mapping[str, Any]) -> Staged | None:
+        """Return the output of another window of the group."""
+        return self.in_table(result)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 
 #: Runs that replay a window in the same millisecond differ, and so do their attempts.
@@ -43,9 +44,9 @@ def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
 
 def nothing_left(plan: WindowPlan) -> str:
     """Return the reason why nothing is left to take."""
-    is_covered = plan.content is PlanContent.COVERED
-    why = ": other windows have taken its records" if is_covered else f" is {plan.status} already"
-    return f"window {plan.window_id} of group {plan.group_id}{why}"
+    if plan.content is PlanContent.COVERED:
+        return covered_text(plan)
+    return f"window {plan.window_id} of group {plan.group_id} is {plan.status} already"
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:

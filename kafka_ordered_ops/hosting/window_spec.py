@@ -12,9 +12,9 @@ from kafka_ordered_ops.core.arguments import (
     as_span,
     check_choice,
     check_flag,
-    check_group,
 )
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import (
     Isolation,
@@ -90,12 +90,20 @@ class WindowSpec:
         on_covered: OnCovered,
         claim_age: timedelta | None = None,
         claim_wait: timedelta | None = None,
+        *,
+        allow_fewer: bool = False,
     ) -> Policy:
         """Return the policy about other windows; None: the policy's own default."""
         given = {"claim_age": claim_age, "claim_wait": claim_wait}
         spans = {name: span for name, span in given.items() if span is not None}
         on_open_claim = OnOpenClaim(self.on_open_claim)
-        return Policy(on_covered, on_open_claim, redefine=self.redefine, **spans)
+        return Policy(
+            on_covered,
+            on_open_claim,
+            redefine=self.redefine,
+            allow_fewer=allow_fewer,
+            **spans,
+        )
 
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:

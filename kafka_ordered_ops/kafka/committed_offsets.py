@@ -8,7 +8,7 @@ matter go there (`client.librdkafka`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,12 +21,13 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapTooLargeError,
     invariant,
 )
+from kafka_ordered_ops.core.names import GROUP_LENGTH_MAX
 from kafka_ordered_ops.core.offset_map.ours import METADATA_BYTES_MAX as METADATA_BYTES_MAX
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client import librdkafka
 from kafka_ordered_ops.kafka.client.answers import NoAnswerError
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
-from kafka_ordered_ops.kafka.client.calls import waits_for, within
+from kafka_ordered_ops.kafka.client.calls import Deadline, waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.hanging import call_within
@@ -41,6 +42,21 @@ TRY_S: Final = 1.0
 COMMIT_SLICE_S: Final = 0.1
 #: For the question why there is no answer, asked at the deadline.
 EXPLAIN_TIMEOUT_S: Final = 2.0
+
+#: Offsets in one request. The coordinator appends all of a request as one batch, of at most `message.max.bytes`
+#: (1 MiB; some clusters have less), and refuses a larger one whole, under a name that says nothing.
+REQUEST_BYTES_MAX: Final = 128 * 1024
+#: What the broker stores of an offset besides topic and metadata: the group's name, at most, and some numbers.
+_ENTRY_BYTES: Final = GROUP_LENGTH_MAX + 64
+
+#: How brokers refuse a batch of offsets that is too large.
+_MAYBE_TOO_LARGE: Final = frozenset(
+    {
+        ck.KafkaError.UNKNOWN,
+        ck.KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+        ck.KafkaError.MSG_SIZE_TOO_LARGE,
+    }
+)
 
 #: Answers that pass by themselves: no coordinator yet, or an open transaction holds the offset back.
 _PASSING: Final = frozenset(
@@ -136,10 +152,47 @@ def send_offsets_to_transaction(
     """
     for tp, committed in offsets.items():
         _check_metadata(tp, committed)
-    call_within(
-        max(timeout_s, COMMIT_SLICE_S),
-        partial(_send_offsets, producer, group, offsets, timeout_s),
-        doing="putting offsets into a transaction",
+    deadline = within(timeout_s)
+    # The coordinator keeps all of them back until the transaction is committed.
+    for batch in batches(offsets):
+        left_s = max(deadline.left_s, COMMIT_SLICE_S)
+        call_within(
+            left_s,
+            partial(_send_offsets, producer, group, batch, left_s),
+            doing="putting offsets into a transaction",
+        )
+
+
+def batches(
+    offsets: Mapping[TopicPartition, CommittedOffset],
+) -> Iterator[dict[TopicPartition, CommittedOffset]]:
+    """Yield offsets in as few requests as a broker takes."""
+    batch: dict[TopicPartition, CommittedOffset] = {}
+    free = REQUEST_BYTES_MAX
+    for tp, committed in offsets.items():
+        size = _size_of(tp, committed)
+        if batch and size > free:
+            yield batch
+            batch, free = {}, REQUEST_BYTES_MAX
+        batch[tp] = committed
+        free -= size
+    if batch:
+        yield batch
+
+
+def _size_of(tp: TopicPartition, committed: CommittedOffset) -> int:
+    return _ENTRY_BYTES + len(tp.topic) + len(committed.metadata)
+
+
+def _refusal(offsets: Mapping[TopicPartition, CommittedOffset], code: int, text: str) -> str:
+    """Return a client's text for a request that was refused, with its size where that may be the reason."""
+    if code not in _MAYBE_TOO_LARGE:
+        return text
+    size = sum(_size_of(tp, one) for tp, one in offsets.items())
+    return (
+        f"{text}; the request has {len(offsets):,} offsets of up to {size:,} bytes in all, and brokers whose "
+        "message.max.bytes (of __consumer_offsets: max.message.bytes) is smaller answer like this: raise it to "
+        f"{2 * REQUEST_BYTES_MAX:,}"
     )
 
 
@@ -174,6 +227,11 @@ def _send_offsets(
                 handle, partition_list, metadata, milliseconds(timeout_s)
             )
             library.raise_and_free(error)
+    except TransactionCallError as error:
+        text = _refusal(offsets, error.code, error.text)
+        raise TransactionCallError(
+            error.code, error.name, text, error.fatal, error.retriable, error.abortable
+        ) from None
     finally:
         library.rd_kafka_consumer_group_metadata_destroy(metadata)
 
@@ -189,7 +247,15 @@ def commit_as_member(
     """
     for tp, committed in offsets.items():
         _check_metadata(tp, committed)
-    library, deadline = librdkafka.library(), within(timeout_s)
+    deadline = within(timeout_s)
+    errors = (_commit_as_member(consumer, batch, deadline) for batch in batches(offsets))
+    return next((error for error in errors if error is not None), None)
+
+
+def _commit_as_member(
+    consumer: ck.Consumer, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline
+) -> ck.KafkaError | None:
+    library = librdkafka.library()
     handle = library.handle_of(consumer, "consumer")
     queue = library.rd_kafka_queue_new(handle)
     try:
@@ -205,7 +271,9 @@ def commit_as_member(
             library.rd_kafka_event_destroy(event)
         elif not code:
             code = ck.KafkaError._TIMED_OUT
-        return ck.KafkaError(code) if code else None
+        if not code:
+            return None
+        return ck.KafkaError(code, _refusal(offsets, code, ck.KafkaError(code).str()))
     finally:
         # An answer that is still to come is dropped with it.
         library.rd_kafka_queue_destroy(queue)

@@ -7,6 +7,7 @@ client's answers become facts in `kafka.client.answers`, or the request is repea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,11 +16,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
+from kafka_ordered_ops.core.arguments import DefaultTimeout
 from kafka_ordered_ops.core.cluster_facts import (
     LogClaim,
     LogEnd,
     check_group_empty,
     check_partitions_exist,
+    group_of_other_kind,
     is_pattern,
     matching_topics,
     unknown_topics,
@@ -31,15 +34,17 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
     invariant,
 )
+from kafka_ordered_ops.core.names import check_group, check_topic, check_topic_names
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client import answers
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
 from kafka_ordered_ops.kafka.client.errors import UNKNOWN_TOPIC, FaultReasons
+from kafka_ordered_ops.kafka.client.librdkafka import library
 from kafka_ordered_ops.kafka.epochs import diverged
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: The time of a whole look-up; within it, requests are repeated after errors that pass by themselves.
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = DefaultTimeout(30.0)
 #: A name that is not known is asked about again this long: right after its creation, a broker may not have
 #: heard of it. Longer would make every mistyped name slow.
 UNKNOWN_NAME_RETRY_S: Final = 0.3
@@ -74,8 +79,15 @@ _ANYTHING: Final = Rules()
 _TOPIC: Final = Rules(UNKNOWN_TOPIC, UNKNOWN_NAME_RETRY_S)
 #: For existing partitions: a leader is being elected, which may take as long as the whole look-up.
 _LEADER: Final = Rules(passing=UNKNOWN_TOPIC)
-#: Newer brokers return "no such group" instead of describing a dead one.
-_GROUP: Final = Rules(frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
+#: Newer brokers return "no such group" instead of describing a dead one. The client refuses a description of other
+#: programs' groups, such as Kafka Connect's, as an invalid argument.
+_GROUP: Final = Rules(frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND, ck.KafkaError._INVALID_ARG}))
+#: Some brokers have not answered: the group may be theirs.
+_LISTED: Final = Rules(passing=frozenset({ck.KafkaError._PARTIAL}))
+#: Kinds of groups that the client describes; empty: a kind that the brokers do not describe to it.
+_CONSUMERS: Final = ("consumer", "")
+#: A group may be created or removed between its description and the list.
+_REGROUP_PAUSES_S: Final = (0.1, 0.3)
 
 
 class Lookup:
@@ -125,11 +137,14 @@ class Lookup:
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Describe topics by name.
 
-        Raises one `UnknownTopicError` naming all that do not exist, with the names nearest to them.
+        Raises one `UnknownTopicError` naming all that do not exist, with the names nearest to them, and `ConfigError` for
+        a name that no topic can have.
         """
+        names = list(dict.fromkeys(names))
+        check_topic_names(names)
         facts, unknown = self._ask(
             "describing topics",
-            dict.fromkeys(names),
+            names,
             lambda wanted, timeout: self._admin.describe_topics(
                 ck.TopicCollection(wanted), request_timeout=timeout
             ),
@@ -158,6 +173,9 @@ class Lookup:
 
         Raises `UnknownTopicError` when nothing is left, or a plain name does not exist.
         """
+        patterns, exclude = list(patterns), list(exclude)
+        for name in (*patterns, *exclude):
+            check_topic(name, what="topics")
         return matching_topics(patterns, exclude, self._listed())
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
@@ -258,18 +276,57 @@ class Lookup:
             return dict.fromkeys(partitions)
 
     def group_members(self, group_id: str) -> list[str]:
-        """Return the live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
+        """Return the live members as ``client id@host (member id)``; none for an empty, dead or unknown group.
+
+        Raises `GroupInUseError` for a group that is not one of consumers, whether it has members or not.
+        """
+        check_group(group_id)
+        for pause_s in (*_REGROUP_PAUSES_S, None):
+            found, _ = self._ask(
+                "describing the group",
+                [group_id],
+                lambda wanted, timeout: self._admin.describe_consumer_groups(
+                    list(wanted), request_timeout=timeout
+                ),
+                _group_description,
+                _GROUP,
+            )
+            if (members := found.get(group_id)) is not None:
+                return sorted(members)
+            # The client describes a group of a kind that it does not know as one that does not exist.
+            if (kind := self._listed_kind(group_id)) is None:
+                return []
+            if pause_s is None or kind not in _CONSUMERS:
+                raise group_of_other_kind(group_id, kind)
+            # It was created, or removed, in between.
+            time.sleep(pause_s)
+        raise AssertionError("the last look decides")
+
+    def _listed_kind(self, group_id: str) -> str | None:
+        """Return the kind of a group in the brokers' lists, empty if they do not describe it; None: not listed."""
+
+        def ask(_: list[str], timeout_s: float) -> dict[str, Future[Any]]:
+            listed: Future[Any] = Future()
+            try:
+                client = library()
+                handle = client.handle_of(self._admin, "producer")
+                listed.set_result(client.protocols_of(handle, group_id, timeout_s))
+            except ck.KafkaException as error:
+                listed.set_exception(error)
+            return {group_id: listed}
+
         found, _ = self._ask(
-            "describing the group",
+            "listing groups",
             [group_id],
-            lambda wanted, timeout: self._admin.describe_consumer_groups(
-                list(wanted), request_timeout=timeout
-            ),
-            lambda answer: answer.members,
-            _GROUP,
+            ask,
+            lambda protocols: protocols[0] if protocols else None,
+            _LISTED,
         )
-        members = found.get(group_id, ())
-        return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
+        return found[group_id]
+
+    def check_kind(self, group_id: str) -> None:
+        """Raise `GroupInUseError` for a group that is not one of consumers: its program cannot share it."""
+        self.group_members(group_id)
 
     def check_no_members(self, group_id: str) -> None:
         """Raise `GroupInUseError` if the group has members: a window's commit would bypass them."""
@@ -306,6 +363,8 @@ class Lookup:
             if isolation is Isolation.READ_COMMITTED
             else ck.IsolationLevel.READ_UNCOMMITTED
         )
+        partitions = list(partitions)
+        check_topic_names({tp.topic for tp in partitions})
         answers = self._admin.list_offsets(
             {ck.TopicPartition(tp.topic, tp.partition): spec for tp in partitions},
             isolation_level=level,
@@ -350,6 +409,13 @@ class Lookup:
             answers.text_id(answer.topic_id).replace("+", "-").replace("/", "_"),
             tuple(sorted(part.id for part in answer.partitions)),
         )
+
+
+def _group_description(answer: Any) -> list[str] | None:
+    """Return the live members; None for a group that the client takes for a dead one."""
+    if answer.state is ck.ConsumerGroupState.DEAD and not answer.members:
+        return None
+    return [f"{one.client_id}@{one.host} ({one.member_id})" for one in answer.members]
 
 
 def _end(answer: ListOffsetsResultInfo) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import confluent_kafka as ck
 
@@ -42,6 +43,7 @@ from kafka_ordered_ops.kafka.client.errors import (
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader, commit_as_member
+from kafka_ordered_ops.kafka.ledger.live_groups import check_not_in_ledger
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -60,6 +62,14 @@ ASSIGNOR: Final = "cooperative-sticky"
 REFRESH_MS: Final = 10_000
 #: Leaving takes milliseconds. While brokers are away the client waits half a minute for it, and ignores a Ctrl-C.
 LEAVE_S: Final = 1.0
+#: A member without partitions leaves after the rebalance that is under way. It ends when all others have polled.
+REBALANCE_S: Final = 10.0
+#: An answer takes a fraction of this. Nothing waits longer for a cluster that does not answer at all.
+ANSWER_S: Final = 1.0
+#: A commit takes a fraction of this, unless the group rebalances.
+_COMMIT_S: Final = 1.0
+#: Between two looks whether the client has left.
+_LEAVE_SLICE_S: Final = 0.02
 #: For reading back a commit whose time is over.
 READ_BACK_S: Final = 5.0
 #: Events handled in one poll: more are left for the next one.
@@ -143,13 +153,18 @@ class GroupMember:
         self._offsets = OffsetsReader(settings, group_id)
         self._consumer: ck.Consumer | None = None
         self._is_closing = False
+        #: Whether a rebalance has ended with this member.
+        self._has_joined = False
+        # With the newer protocol, the close leaves by itself. A static member stays for its next process.
+        self._leaves_by_unsubscribing = protocol is GroupProtocol.CLASSIC and instance_id is None
         self._home = Home()
 
     def __enter__(self) -> GroupMember:
         """Check the group and begin to join it.
 
         Raises:
-            WindowGroupError: the group's commits of these topics are those of windows.
+            WindowGroupError: the group is one of windows, by the ledger or by its commits of these topics.
+            GroupInUseError: a program of another kind has the group.
             UnknownTopicError: a topic does not exist.
             BrokerError: the cluster refuses, or cannot be reached.
         """
@@ -172,10 +187,42 @@ class GroupMember:
         self._is_closing = True
         self._offsets.close()
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        if consumer is None:
+            return
+        try:
+            if self._leaves_by_unsubscribing:
+                self._unsubscribe(consumer)
+        finally:
             leaving = threading.Thread(target=consumer.close, name="leaves-group", daemon=True)
             leaving.start()
             leaving.join(LEAVE_S)
+
+    def _answers(self, consumer: ck.Consumer) -> bool:
+        """Return whether the cluster answers, over another connection than those that wait for the group."""
+        try:
+            consumer.list_topics(self._topics[0], timeout=ANSWER_S)
+        except ck.KafkaException:
+            return False
+        return True
+
+    def _unsubscribe(self, consumer: ck.Consumer) -> None:
+        """Leave the group before the client is closed.
+
+        The close of a client without partitions does not leave: the group would wait for the member, and store no commit,
+        until its session time is over (librdkafka 2.16). An unsubscribed client leaves as soon as no rebalance is under
+        way, and then has no member id. With partitions, or in its first rebalance, the close leaves at any time.
+        """
+        deadline, is_extended = Deadline.after(LEAVE_S), False
+        with suppress(ck.KafkaException):
+            consumer.unsubscribe()
+            while consumer.memberid():
+                consumer.poll(_LEAVE_SLICE_S)
+                if not deadline.is_over:
+                    continue
+                has_to_wait = self._has_joined and not self._membership.assignment
+                if is_extended or not has_to_wait or not self._answers(consumer):
+                    return
+                deadline, is_extended = Deadline.after(REBALANCE_S), True
 
     @property
     def group_id(self) -> str:
@@ -247,9 +294,14 @@ class GroupMember:
             if not consumer.memberid():
                 # Without an identity the client would commit as an outsider, which an empty group allows.
                 raise self._refused("it was removed from the group")
-            error = commit_as_member(consumer, wanted, timeout_s=deadline.left_s)
+            error = commit_as_member(consumer, wanted, timeout_s=min(deadline.left_s, _COMMIT_S))
             if error is None:
                 return
+            if error.code() == ck.KafkaError._TIMED_OUT and not self._answers(consumer):
+                raise CommitUnknownError(
+                    f"{self._where}: no answer to a commit of {len(wanted)} partitions, nor to other requests: the cluster "
+                    "is away. It may still be stored later, which does no harm. Commit again"
+                ) from self._translated(error, "committing")
             if error.code() in _REFUSED:
                 raise self._refused(f"{error.str()} ({error.name()})")
             if error.code() in UNKNOWN_TOPIC:
@@ -310,12 +362,17 @@ class GroupMember:
     def _check_group(self, names: Iterable[str]) -> None:
         with Lookup(self._settings, timeout_s=self._timeout_s) as lookup:
             topics = lookup.topics(names)
+            lookup.check_kind(self._group)
+            check_not_in_ledger(
+                self._settings, lookup, self._group, self._timeout_s, keeps_maps=self._keeps_maps
+            )
         partitions = [
             TopicPartition(name, number) for name in topics for number in topics[name].partitions
         ]
         check_not_of_windows(self._group, self.committed(partitions), keeps_maps=self._keeps_maps)
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        self._has_joined = True
         at_end = [ck.TopicPartition(one.topic, one.partition, ck.OFFSET_END) for one in partitions]
         consumer.incremental_assign(at_end)
         # At once, and the client first has to ask a broker where the end is: nothing is ever fetched.
@@ -368,7 +425,7 @@ class GroupMember:
         return translate(error, doing=doing, where=self._where, reasons=self._reasons)
 
 
-def _sharing(protocol: GroupProtocol, session_timeout_s: float) -> dict[str, str]:
+def _sharing(protocol: GroupProtocol, session_timeout_s: float) -> dict[str, Any]:
     """Return the settings of a protocol; the client refuses those of the other one."""
     if protocol is GroupProtocol.CONSUMER:
         return {"group_protocol": str(protocol)}

@@ -22,12 +22,15 @@ from kafka_ordered_ops.core.cluster_facts import (
 )
 from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep
+from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Prepare, check_ledger_name
 from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.membership import Commits, OnRevoke
 from kafka_ordered_ops.core.membership import MembershipChange as MembershipChange
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
+from kafka_ordered_ops.core.reading import NO_IDS
 from kafka_ordered_ops.core.reading import Turn as Turn
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, TopicPartition
 from kafka_ordered_ops.kafka import committed_offsets as _offsets
@@ -108,8 +111,11 @@ class LookupDoor(_Door, Protocol):
     def group_members(self, group_id: str) -> list[str]:
         """Return a group's live members, described for people."""
 
+    def check_kind(self, group_id: str) -> None:
+        """Raise `GroupInUseError` for a group that is not one of consumers, with members or without."""
+
     def check_no_members(self, group_id: str) -> None:
-        """Raise `GroupInUseError` when a group has live members."""
+        """Raise `GroupInUseError` when a group has live members, or is not one of consumers."""
 
 
 class ReaderDoor(_Door, Protocol):
@@ -251,20 +257,39 @@ class LedgerDoor(_Door, Protocol):
         processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
+        turn: GroupTurn | None = None,
+        takes_unknown: bool = False,
     ) -> GroupView | None:
         """Change the group's state by a decision made on its newest state; the view after it.
 
         `prepare` runs before the fence. Inside it only the ledger and the committed offsets are read: the state that
-        the transaction writes.
+        the transaction writes. `turn` is the caller's, if it has taken one. With `takes_unknown` the decision handles commits that `check_not_lost` refuses.
         """
+
+    def turn(self, group_id: str) -> GroupTurn:
+        """Return a turn for changes of the group whose facts are read before: read in turn, they stay true."""
+
+    def remove(self, group_id: str) -> None:
+        """Remove all records of a group, in one transaction; committed offsets stay as they are."""
+
+    def restore(self, group_id: str, offset: int, *, dry_run: bool = False) -> RestoredRecord:
+        """Restore one record of a group that cannot be read."""
 
     def committed_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Return the group's committed offsets; None where it has none."""
 
+    def ledger_id(self) -> str | None:
+        """Return what tells this ledger from any other one, as ``cluster id/topic id``; None while there is none."""
+
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
+
+    def unknown_commits(
+        self, view: GroupView, committed: CommittedOffsets
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions whose commits `check_not_lost` refuses."""
 
 
 def outages_pass(settings: ClientSettings) -> bool:
@@ -313,6 +338,7 @@ def open_reader(
     columns: Collection[str] | None = None,
     batch_records: int = BATCH_RECORDS,
     stall_timeout_s: float = STALL_TIMEOUT_S,
+    topic_ids: Mapping[str, str] = NO_IDS,
 ) -> ReaderDoor:
     """Return a reader of exact offsets; see `kafka.read.reader.RangeReader` for the arguments."""
     check_timeout_s(stall_timeout_s, what="stall_timeout_s")
@@ -326,6 +352,7 @@ def open_reader(
             columns=columns,
             batch_records=batch_records,
             stall_timeout_s=stall_timeout_s,
+            topic_ids=topic_ids,
         )
     return RangeReader(
         settings,
@@ -335,6 +362,7 @@ def open_reader(
         columns=columns,
         batch_records=batch_records,
         stall_timeout_s=stall_timeout_s,
+        topic_ids=topic_ids,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import confluent_kafka as ck
 
+from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, RecordTooLargeError
 from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.client.forks import Home
@@ -19,6 +20,20 @@ TIMEOUT_S: Final = 10.0
 #: How long a topic may be unknown before its records fail: a broker learns of a new one this late at most. The client's
 #: own 30 s would outlast every deadline.
 PROPAGATION_S: Final = 2.0
+
+_TOO_LARGE: Final = "Raise max.message.bytes of the topic, and message.max.bytes of the client"
+#: What to do about a record that brokers do not take. They refuse the whole batch that it is in.
+_CURES: Final[Mapping[int, str]] = {
+    ck.KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
+    ck.KafkaError.RECORD_LIST_TOO_LARGE: _TOO_LARGE,
+    ck.KafkaError.INVALID_RECORD: "A compacted topic takes no record without a key",
+    ck.KafkaError._INVALID_DIFFERENT_RECORD: "Another record of the batch is invalid",
+    ck.KafkaError.INVALID_TIMESTAMP: (
+        "Check its timestamp against the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+    ),
+    ck.KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "Use another compression.type",
+    ck.KafkaError.POLICY_VIOLATION: "A policy of the brokers forbids it",
+}
 
 
 class RecordWriter:
@@ -122,7 +137,7 @@ class RecordWriter:
             report(None)
             return
         self._is_spent |= error.fatal() or error.code() == ck.KafkaError._FATAL
-        report(translate(error, doing=self._doing, where=str(record), reasons=self._reasons))
+        report(unwritten(error, record, doing=self._doing, reasons=self._reasons))
 
 
 def produce(
@@ -140,4 +155,23 @@ def produce(
         # 0 is the client's word for now.
         timestamp=record.timestamp_ms or 0,
         headers=list(record.headers),
+    )
+
+
+def is_of_records(error: ck.KafkaError) -> bool:
+    """Return whether brokers refused a batch because of one of its records, or of all of them together."""
+    return error.code() in _CURES
+
+
+def unwritten(
+    error: ck.KafkaError, record: NewRecord, *, doing: str, reasons: FaultReasons
+) -> KafkaOrderedOpsError:
+    """Return the error about a record that is not written: what the fault is, and what to do."""
+    cure = _CURES.get(error.code())
+    if cure is None:
+        return translate(error, doing=doing, where=str(record), reasons=reasons)
+    kind = RecordTooLargeError if cure is _TOO_LARGE else BrokerError
+    return kind(
+        f"Kafka refuses a record while {doing} ({record}): {reasons.scrub(error.str())} ({error.name()}). {cure}",
+        code=error.name(),
     )

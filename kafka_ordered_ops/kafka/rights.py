@@ -28,9 +28,10 @@ _NOT_THERE: Final = frozenset(
         ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
         ck.KafkaError._UNKNOWN_TOPIC,
         ck.KafkaError.GROUP_ID_NOT_FOUND,
+        # A group that is not one of consumers: see `Lookup.check_kind`.
+        ck.KafkaError._INVALID_ARG,
     }
 )
-
 
 #: Longer than a broker allows: it checks the right, refuses the time, and leaves running transactions alone. (One that
 #: allows even this fences a change that is under way, which starts over.)

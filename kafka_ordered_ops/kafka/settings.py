@@ -15,10 +15,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import as_set, check_group, check_text
+from kafka_ordered_ops.core.arguments import as_set, check_text, shown
 from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.properties import parse_properties
 
 SettingValue = str | int | float | bool
 
@@ -32,6 +34,9 @@ QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
 #: And of each partition: the client fetches until this many wait, also past the last wanted one. Its own 100,000 made
 #: small slices of a long log a third dearer, and full speed needs no more than this.
 QUEUED_MIN_MESSAGES: Final = 20_000
+#: What a broker returns to one fetch, of all partitions together. The client unpacks all of it at once, whatever its
+#: size is then, and looks at the bound above only before the next fetch. Its own 50 MiB were hundreds of MB unpacked.
+FETCH_MAX_BYTES: Final = 1_048_576
 #: How long a broker may hold a fetch at the end of the log: the end of a bounded read is felt this late.
 FETCH_WAIT_MAX_MS: Final = 100
 #: An owner that died inside a transaction blocks other readers of the group's offsets, and of its ledger partition,
@@ -85,6 +90,8 @@ _FORCED_PER_CALL: Final = frozenset(
         "max.in.flight",
         "max.in.flight.requests.per.connection",
         "enable.gapless.guarantee",
+        "statistics.interval.ms",
+        "debug",
         "retries",
         "message.send.max.retries",
     }
@@ -95,14 +102,33 @@ _FORCED: Final = (
 #: Forced keys that a deployment may keep by naming them in `extra_allowed`: a test cluster without a
 #: certificate authority has no other way.
 _FORCED_UNLESS_ALLOWED: Final = frozenset(
-    {"enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"}
+    {
+        "enable.ssl.certificate.verification",
+        "ssl.endpoint.identification.algorithm",
+        # Of shared connections, and of no use here: nobody gets the statistics, and the client's lines are many.
+        "statistics.interval.ms",
+        "debug",
+    }
 )
 
-_DEFAULTS_COMMON: Final[Mapping[str, str]] = {"socket.timeout.ms": str(SOCKET_TIMEOUT_MS)}
+#: A function that fetches a token: it cannot be passed to other processes.
+_TOKEN_CALLBACK: Final = "oauth_cb"
+#: Lets the client make a token by itself, for test clusters.
+_UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
+_TOKENS_INSTEAD: Final = (
+    "set sasl.mechanism=OAUTHBEARER and sasl.oauthbearer.method=oidc, with its client id and secret"
+)
+
+_DEFAULTS_COMMON: Final[Mapping[str, str]] = {
+    "socket.timeout.ms": str(SOCKET_TIMEOUT_MS),
+    # As Kafka's Java clients. With librdkafka's 10 s, what an address says is older than a call may wait.
+    "reconnect.backoff.max.ms": "1000",
+}
 _DEFAULTS_CONSUMER: Final[Mapping[str, str]] = {
     "fetch.queue.backoff.ms": str(FETCH_QUEUE_BACKOFF_MS),
     "queued.max.messages.kbytes": str(QUEUED_MAX_MESSAGES_KBYTES),
     "queued.min.messages": str(QUEUED_MIN_MESSAGES),
+    "fetch.max.bytes": str(FETCH_MAX_BYTES),
     "fetch.wait.max.ms": str(FETCH_WAIT_MAX_MS),
 }
 
@@ -248,6 +274,7 @@ _SECRET_KEY: Final = re.compile(
     r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
 )
 _SECRET_MASK: Final = "***"
+_USER_NAMES: Final = ("sasl.username", "sasl.oauthbearer.client.id")
 
 
 def is_secret(key: str) -> bool:
@@ -301,6 +328,7 @@ class ClientSettings:
             )
         allowed = as_set(extra_allowed, what=option)
         kept = _FORCED_UNLESS_ALLOWED & allowed
+        _check_tokens(mapping, allowed, option)
         values, overridden = dict[str, str](), list[str]()
         for key, value in mapping.items():
             key = check_text(key, what="the name of a client setting", length_max=512)
@@ -316,6 +344,12 @@ class ClientSettings:
             )
         for key in named:
             check_brokers(values[key], what=key)
+        for key in values:
+            # The client drops blanks at the beginning, and brokers then refuse the credentials.
+            if (is_secret(key) or key in _USER_NAMES) and values[key] != values[key].lstrip():
+                raise ConfigError(
+                    f"client setting {key!r} begins with a blank, which the Kafka client drops"
+                )
         return cls(values, allowed, tuple(sorted(overridden)))
 
     @classmethod
@@ -353,15 +387,23 @@ class ClientSettings:
         return tuple(value for key, value in self._values.items() if is_secret(key) and value)
 
     def consumer(
-        self, *, group_id: str, isolation: Isolation, **extra: SettingValue
+        self,
+        *,
+        group_id: str,
+        isolation: Isolation,
+        defaults: Mapping[str, str] | None = None,
+        **extra: SettingValue,
     ) -> dict[str, str]:
         """Return the configuration of a consumer; in `extra`, ``_`` stands for the dot of a key.
+
+        `defaults` are of this one reader: the caller's own values replace them, and `extra` replaces these.
 
         Raises `ConfigError` for a group without a valid name: the client ends the process for an empty one.
         """
         return {
             **_DEFAULTS_COMMON,
             **_DEFAULTS_CONSUMER,
+            **(defaults or {}),
             **self._of(_ALLOWED_CONSUMER),
             **_extra(extra),
             **self._forced_common(),
@@ -401,7 +443,11 @@ class ClientSettings:
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
         """Return the values for one kind of client: the client warns about keys of another kind."""
         others = (_ALLOWED_CONSUMER | _ALLOWED_PRODUCER) - kind
-        return {key: value for key, value in self._values.items() if key not in others}
+        values = {key: value for key, value in self._values.items() if key not in others}
+        if "reconnect.backoff.ms" in values:
+            # The client's own default: ours could be below the value given.
+            values.setdefault("reconnect.backoff.max.ms", "10000")
+        return values
 
     def _forced_common(self) -> dict[str, str]:
         if (name := self.memory_name) is not None:
@@ -444,57 +490,34 @@ def _extra(extra: Mapping[str, SettingValue]) -> dict[str, str]:
     return {key.replace("_", "."): _as_text(key, value) for key, value in extra.items()}
 
 
+def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], option: str) -> None:
+    """Raise `ConfigError` if the client would wait for a token that nothing fetches."""
+    if _TOKEN_CALLBACK in mapping:
+        raise ConfigError(
+            f"client settings get tokens from a function ({_TOKEN_CALLBACK}), which cannot travel to other processes, such as "
+            f"Spark's executors: {_TOKENS_INSTEAD} instead"
+        )
+    names = [mapping.get("sasl.mechanism"), mapping.get("sasl.mechanisms")]
+    mechanism = next((str(one).strip().upper() for one in names if one), "")
+    if mechanism == "AWS_MSK_IAM":
+        raise ConfigError(
+            f"sasl.mechanism=AWS_MSK_IAM is a login module of Java, which the Kafka client of Python does not have: "
+            f"{_TOKENS_INSTEAD}, or use SCRAM-SHA-512"
+        )
+    is_oidc = str(mapping.get("sasl.oauthbearer.method", "")).strip().lower() == "oidc"
+    if mechanism == "OAUTHBEARER" and not is_oidc and _UNSECURE_TOKENS not in allowed:
+        raise ConfigError(
+            f"sasl.mechanism=OAUTHBEARER and nothing that gets a token: {_TOKENS_INSTEAD}. Tokens that a provider makes in "
+            f"Python (MSK with IAM, Google's managed Kafka) cannot travel to other processes. For a test cluster, name "
+            f"{_UNSECURE_TOKENS} in {option}"
+        )
+
+
 def _refusal(key: str, option: str) -> str:
-    close = difflib.get_close_matches(key, ALLOWED_KEYS, n=1, cutoff=0.8)
+    close = difflib.get_close_matches(key, ALLOWED_KEYS | _FORCED, n=1, cutoff=0.8)
     hint = _JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
     return (
-        f"client setting {key!r} is not on the allow-list"
+        f"client setting {shown(key)} is not on the allow-list"
         f"{f' ({hint})' if hint else ''}: it could run code or undo a guarantee. "
         f"If this deployment needs it, name it in {option}"
     )
-
-
-# Not str.splitlines: it also splits at characters that a password may hold.
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
-_PROPERTY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse Java's ``.properties`` syntax: comments, continued lines, escapes; a later key wins.
-
-    Raises `ConfigError` with the line number, and never with the line: it may hold a secret.
-    """
-    properties: dict[str, str] = {}
-    lines = iter(enumerate(_LINE_END.split(text), start=1))
-    for number, line in lines:
-        logical = line.lstrip()
-        if not logical or logical[0] in "#!":
-            continue
-        # An odd number of backslashes at the end continues the line; an even one is escaped backslashes.
-        while (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1] + next(lines, (number, ""))[1].lstrip()
-        match = _PROPERTY.fullmatch(logical)
-        if match is None:
-            raise ConfigError(f"line {number} of the client settings is not 'key=value'")
-        key, value = (_unescaped(part, number) for part in match.groups())
-        properties[key] = value
-    return properties
-
-
-def _unescaped(text: str, number: int) -> str:
-    try:
-        # Java writes a character beyond U+FFFF as two escapes, one for each half.
-        return _ESCAPE.sub(_unescape, text).encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        # Without the error: it shows some of the text.
-        raise ConfigError(
-            f"line {number} of the client settings has an incomplete escape: Java writes "
-            "a character beyond U+FFFF as two escapes, \\uD800 to \\uDBFF and \\uDC00 to \\uDFFF"
-        ) from None
-
-
-def _unescape(match: re.Match[str]) -> str:
-    code, char = match.groups()
-    return chr(int(code, 16)) if code else _ESCAPED.get(char, char)

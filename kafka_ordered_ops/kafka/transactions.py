@@ -28,14 +28,19 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.processing.new_record import NewRecord
+from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD, NewRecord
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.calls import Deadline, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.committed_offsets import send_offsets_to_transaction
 from kafka_ordered_ops.kafka.membership import GroupMember
-from kafka_ordered_ops.kafka.record_writer import PROPAGATION_S, produce
+from kafka_ordered_ops.kafka.record_writer import (
+    PROPAGATION_S,
+    is_of_records,
+    produce,
+    unwritten,
+)
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: For the first contact with the coordinator of transactions.
@@ -44,6 +49,12 @@ OPEN_TIMEOUT_S: Final = 30.0
 _SLICE_S: Final = 0.2
 #: Ending a transaction that failed: else readers wait for it until its time-out.
 _ABORT_S: Final = 2.0
+
+#: The client's own default of ``batch.size``.
+_BATCH_BYTES: Final = 1_000_000
+#: Batches become smaller by this factor until their records fit, and below some bytes each record is one.
+_LESS: Final = 4
+_ALONE_BYTES: Final = 2_000
 
 #: Faults that another attempt does not end.
 _FINAL: Final = (
@@ -82,6 +93,8 @@ class MemberTransactions:
         self._reasons = FaultReasons(settings.secret_values())
         self._producer: ck.Producer | None = None
         self._home = Home()
+        #: Whether the last fault was a broker's refusal of a batch, which may have several records.
+        self._is_batch_refused = False
 
     def __enter__(self) -> MemberTransactions:
         """Reach the coordinator of transactions.
@@ -114,11 +127,41 @@ class MemberTransactions:
             CommitRefusedError: nothing is stored: a partition is not this member's, the member was replaced, or the
                 transaction failed in a way that passes.
             CommitUnknownError: no answer in time; `is_stored` finds out.
-            UnknownTopicError, AuthorizationError, RecordTooLargeError: a record is refused, and nothing is stored.
+            UnknownTopicError, AuthorizationError, RecordTooLargeError, BrokerError: a record is refused, and nothing is
+                stored. It is the ``refused_record`` of the error.
             BrokerError: the cluster refuses, or cannot be reached, or the client hangs too often; nothing is stored.
         """
         self._home.check("a producer")
+        while True:
+            try:
+                self._commit_once(records, offsets, timeout_s)
+                return
+            except KafkaOrderedOpsError:
+                if not self._sends_less():
+                    raise
+
+    def _sends_less(self) -> bool:
+        """Make batches smaller after a broker has refused one; return False where it was one record.
+
+        A broker refuses a batch as a whole: all of its records together may be more than the topic takes, and none of them
+        alone; or one of them is invalid, and it does not report which. The batches stay as small.
+        """
+        if not self._is_batch_refused:
+            return False
+        size = int(self._config.get("batch.size", _BATCH_BYTES))
+        if size <= 1:
+            return False
+        self._config["batch.size"] = size // _LESS if size > _ALONE_BYTES else 1
+        return True
+
+    def _commit_once(
+        self,
+        records: Sequence[NewRecord],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        timeout_s: float,
+    ) -> None:
         deadline = within(timeout_s)
+        self._is_batch_refused = False
         consumer = self._member.client_for(offsets)
         is_asked = False
         try:
@@ -137,7 +180,9 @@ class MemberTransactions:
             self._abort()
             if fault is None:
                 raise
-            raise self._judged(fault) from error
+            raise self._judged(
+                self._translated(fault, "committing a transaction", self._where)
+            ) from error
 
     def is_stored(
         self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
@@ -200,7 +245,9 @@ class MemberTransactions:
             if deadline.is_over:
                 raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
         if refused:
-            raise self._refused(*refused[0])
+            record, fault = refused[0]
+            self._is_batch_refused = is_of_records(fault)
+            raise self._refused(record, fault)
 
     def _commit(self, producer: ck.Producer, deadline: Deadline) -> None:
         while True:
@@ -220,13 +267,14 @@ class MemberTransactions:
                 producer.abort_transaction(_ABORT_S)
 
     def _refused(self, record: NewRecord, error: ck.KafkaError) -> KafkaOrderedOpsError:
-        return self._judged(error, "writing in a transaction", str(record))
+        fault = unwritten(error, record, doing="writing in a transaction", reasons=self._reasons)
+        if not is_of_records(error):
+            fault = self._judged(fault)
+        setattr(fault, REFUSED_RECORD, record)
+        return fault
 
-    def _judged(
-        self, error: ck.KafkaError, doing: str = "committing a transaction", where: str = ""
-    ) -> KafkaOrderedOpsError:
+    def _judged(self, fault: KafkaOrderedOpsError) -> KafkaOrderedOpsError:
         """Return what an error means for a transaction that was aborted."""
-        fault = self._translated(error, doing, where or self._where)
         if isinstance(fault, _FINAL) or (
             fault.retriable and not isinstance(fault, GroupInUseError)
         ):

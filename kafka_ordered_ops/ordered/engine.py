@@ -18,8 +18,10 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     UnknownTopicError,
     invariant,
+    say_how_to_go_on,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.reading import recreated_while_read
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.release.ordered_release import OrderedRelease
 from kafka_ordered_ops.core.release.sorting import Batch
@@ -27,6 +29,7 @@ from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import (
+    LookupDoor,
     MembershipDoor,
     ReaderDoor,
     Turn,
@@ -80,6 +83,9 @@ class Engine:
         self._release: OrderedRelease
         self._reader: ReaderDoor
         self._watch: Watch | None = None
+        #: Of a read that ends, to ask now and then whether its topics are still the same.
+        self._lookup: LookupDoor | None = None
+        self._same_at = time.monotonic()
         #: Once its position is at the offset, a partition expects nothing stamped before the time.
         self._settled: dict[TopicPartition, tuple[int, int]] = {}
         self._member: MembershipDoor | None = None
@@ -96,6 +102,8 @@ class Engine:
         self._quiet_s = 0.0
 
     def __enter__(self) -> Engine:
+        # PyArrow imports pandas, if it is installed, with its first array of numbers: not while records wait.
+        pa.scalar(0)
         with ExitStack() as stack:
             self._open(stack)
             self._resources = stack.pop_all()
@@ -144,10 +152,15 @@ class Engine:
                 ],
                 batch_records=TURN_RECORDS,
                 stall_timeout_s=asked.stall_timeout_s,
+                topic_ids=self._topic_ids,
             )
         )
         if asked.follow:
             self._open_tail(stack)
+        else:
+            self._lookup = stack.enter_context(
+                open_lookup(self._settings, timeout_s=asked.timeout_s)
+            )
 
     def _open_tail(self, stack: ExitStack) -> None:
         asked = self._asked
@@ -175,7 +188,7 @@ class Engine:
         )
 
     def _plan_pieces(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
-        self._topic_ids = {part.tp.topic: part.topic_id for part in plan}
+        self._topic_ids = plan.topic_ids
         self._pieces = {piece.tp: piece for piece in pieces_of([plan])}
         wanted = {tp: piece.wanted for tp, piece in self._pieces.items()}
         for tp, offsets in wanted.items():
@@ -221,6 +234,7 @@ class Engine:
             if taken >= TURN_RECORDS and waiting < RELEASE_RECORDS and not self._release.is_full:
                 continue
             waiting = 0
+            self._check_unchanged(at_end=False)
             yield from self._released()
             with self._moving():
                 self._release.relieve()
@@ -228,6 +242,7 @@ class Engine:
             if self._commits is not None:
                 self._commit(self._commits.if_due)
             yield None
+        self._check_unchanged(at_end=True)
         yield from self._released()
         self._tell(at_end=True)
 
@@ -259,7 +274,12 @@ class Engine:
         began = time.monotonic()
         try:
             turns = self._reader.turn()
+        except TopicRecreatedError as error:
+            self._forget_topic(error.topic)
+            raise
         except (UnknownTopicError, RecordsLostError) as error:
+            if isinstance(error, RecordsLostError) and self._asked.group_id is not None:
+                say_how_to_go_on(error, self._asked.group_id)
             self._go_on_without_deleted(error)
             return 0
         taken, moved = self._take(turns)
@@ -315,7 +335,7 @@ class Engine:
             if (one := self._partitions.get(tp)) is not None:
                 one.end = max(one.end, end)
                 if tp in seen.settled:
-                    self._settled[tp] = end, seen.at_ms - self._asked.grace_ms
+                    self._settled[tp] = end, seen.at_ms - self._asked.wait_ms
         if self._member is None:
             self._leave(self._partitions.keys() - seen.ends.keys())
             self._new |= seen.ends.keys() - self._partitions.keys()
@@ -340,19 +360,31 @@ class Engine:
             known = self._topic_ids.setdefault(name, facts.topic_id)
             if known == facts.topic_id:
                 continue
-            partitions = [tp for tp in self._partitions if tp.topic == name]
-            if self._commits is not None:
-                self._commits.begin_anew(partitions)
-            for tp in partitions:
-                # Nor is anything of it committed by the end.
-                self._forget(tp)
-            raise TopicRecreatedError(
-                f"topic {name} was deleted and created again while it was read: its offsets start over. Open a new "
-                "reader",
-                topic=name,
-                expected_id=known,
-                found_id=facts.topic_id,
-            )
+            self._forget_topic(name)
+            raise recreated_while_read(name, expected=known, found=facts.topic_id)
+
+    def _forget_topic(self, name: str) -> None:
+        """Begin a topic that was created again at its start next time; nothing of it is committed by the end."""
+        partitions = [tp for tp in self._partitions if tp.topic == name]
+        if self._commits is not None:
+            self._commits.begin_anew(partitions)
+        for tp in partitions:
+            self._forget(tp)
+
+    def _check_unchanged(self, *, at_end: bool) -> None:
+        """Raise `TopicRecreatedError` if a read up to the end has records of two topics: the client goes on in the new one.
+
+        Nothing more is returned then. A deleted topic may be read up to the end.
+        """
+        if self._lookup is None or not (at_end or time.monotonic() - self._same_at > EVERY_S):
+            return
+        try:
+            self._check_same(self._lookup.existing(self._topic_ids))
+        except KafkaOrderedOpsError as error:
+            if at_end or not error.retriable:
+                raise
+            _log.debug("whether the topics are still the same is asked later: %s", error)
+        self._same_at = time.monotonic()
 
     def _go_on_without_deleted(self, error: KafkaOrderedOpsError) -> None:
         """Leave topics that patterns selected and that were deleted; raise the error if it means anything else."""

@@ -1,69 +1,29 @@
-"""A temporary folder: gone at its end, and after a ``kill -9`` with the next one in the same place."""
+"""A temporary folder for records that memory does not hold."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, contextmanager
 
 from kafka_ordered_ops.core.errors import SpillError
-
-_PREFIX: Final = "kafka-ordered-ops-"
-#: Locked for as long as the process that made the folder lives.
-_IN_USE: Final = ".in-use"
-#: What is yielded: one level below, so that what is beside it goes with it.
-_CONTENT: Final = "content"
+from kafka_ordered_ops.disk.temporary import private_folder, system_folder
 
 
 @contextmanager
 def temporary_folder(parent: str | None) -> Iterator[str]:
-    """Yield a new folder in `parent`; None: in the system's folder for temporary files.
+    """Yield a new folder in `parent`, gone at the end; None: in the system's folder for temporary files.
+
+    What a process that was killed has left goes with the next one.
 
     Raises:
         SpillError: it cannot be made.
     """
-    parent = parent or tempfile.gettempdir()
+    parent = parent or system_folder()
     with ExitStack() as stack:
         try:
-            os.makedirs(parent, exist_ok=True)
-            _remove_left(parent)
-            made = tempfile.TemporaryDirectory(
-                prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True
-            )
-            folder = stack.enter_context(made)
-            _lock(folder, stack)
-            content = os.path.join(folder, _CONTENT)
-            os.mkdir(content)
-            # What is large goes first: whoever is killed meanwhile leaves a folder that the next one finds.
-            stack.callback(shutil.rmtree, content, ignore_errors=True)
+            folder, _ = stack.enter_context(private_folder(parent))
         except OSError as error:
             raise SpillError(
                 f"no temporary folder can be made in {parent}: {error}. Choose another place, or set TMPDIR"
             ) from error
-        yield content
-
-
-def _lock(folder: str, stack: ExitStack) -> None:
-    path = os.path.join(folder, _IN_USE)
-    file = open(f"{path}.new", "xb")  # noqa: SIM115 - closed by the stack
-    stack.callback(file.close)
-    # Locked before it has its name: whoever finds it by that name finds it locked.
-    fcntl.flock(file, fcntl.LOCK_EX)
-    os.rename(file.name, path)
-
-
-def _remove_left(parent: str) -> None:
-    """Remove the folders of processes that were killed."""
-    for name in os.listdir(parent):
-        if not name.startswith(_PREFIX):
-            continue
-        path = os.path.join(parent, name)
-        # In use, on its way in or out, or another user's: none of this one's business.
-        with suppress(OSError), open(os.path.join(path, _IN_USE), "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(os.path.join(path, _CONTENT), ignore_errors=True)
-            shutil.rmtree(path)
+        yield folder

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kafka_ordered_ops.core.arguments import check_timeout_s
+from kafka_ordered_ops.core.arguments import DefaultTimeout, check_timeout_s
 from kafka_ordered_ops.core.errors import ClosedError, ConfigError
 from kafka_ordered_ops.core.release.ordered_release import (
     HELD_BYTES_MAX,
@@ -35,7 +35,7 @@ from kafka_ordered_ops.ordered.state import state_batch
 #: Between two commits of what has been handed out.
 COMMIT_INTERVAL_S: Final = 1.0
 #: For each question to the cluster.
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = DefaultTimeout(30.0)
 #: How long one wait of an asynchronous iterator is at most: its cancellation is felt this late.
 _ASYNC_SLICE_S: Final = 0.2
 
@@ -57,8 +57,8 @@ class OrderedReader:
 
     Without `follow`, the order is exact whatever the timestamps are: all records are read before the first is
     returned, and wait on disk beyond `held_bytes_max`. With `follow`, a record is returned when every partition has
-    passed its timestamp. A partition that has returned nothing holds the others back, until `grace` has passed since
-    it was found to have nothing more and no open transaction.
+    passed its timestamp. A partition that has returned nothing holds the others back, until `grace`, or
+    `max_out_of_orderness` if it is longer, has passed since it was found to have nothing more and no open transaction.
 
     With `group_id`, it is a member of a live consumer group. It reads the partitions that the group assigns to it, from
     the committed offsets, and commits what it has returned once the next batch is asked for. After ``kill -9``, records
@@ -86,7 +86,8 @@ class OrderedReader:
         commit_interval_s: the least time between two commits.
         session_timeout_s: after a member was killed, how long its group waits before others get its partitions.
         stall_timeout_s: without `follow`, how long to wait while no partition moves.
-        timeout_s: the limit of each question to the cluster.
+        timeout_s: the limit of each question to the cluster. Without it, brokers that have never answered and that all
+            refuse are given up after 7 s.
         progress: called with (offsets done, offsets known) several times a second.
         clock: returns the time in seconds since the epoch; for tests.
 

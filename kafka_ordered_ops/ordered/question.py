@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.arguments import (
     check_choice,
     check_count,
     check_flag,
-    check_group,
+    check_function,
     check_timeout_s,
     checked_clock,
     path_text,
@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.arguments import (
 )
 from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import check_group, check_topic
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, as_bound
@@ -92,6 +93,8 @@ class Question:
         names = as_names(topics, what="topics")
         if not names and plan is None:
             raise ConfigError("topics is empty: give a name or pattern, or a list of at least one")
+        for name in names:
+            check_topic(name, what="topics")
         following = check_flag(follow, what="follow")
         if group_id is not None and not following:
             raise ConfigError(
@@ -114,6 +117,13 @@ class Question:
         folder = None if temporary_folder is None else path_text(temporary_folder)
         if temporary_folder is not None and not folder:
             raise ConfigError(f"temporary_folder is {shown(temporary_folder)}: give a path")
+        if folder is not None:
+            _check_folder(folder)
+        if progress is not None:
+            check_function(progress, what="progress", takes=2)
+        told_clock = checked_clock(clock)
+        # One that returns no time is an error now, not in the middle of a read.
+        told_clock()
         return cls(
             topics=names,
             plan=plan,
@@ -131,8 +141,14 @@ class Question:
             stall_timeout_s=check_timeout_s(stall_timeout_s, what="stall_timeout_s"),
             timeout_s=check_timeout_s(timeout_s, what="timeout_s"),
             progress=progress,
-            clock=checked_clock(clock),
+            clock=told_clock,
         )
+
+    @property
+    def wait_ms(self) -> int:
+        """How long a record waits at the end of the logs: for late deliveries, or for others out of order, whichever is longer."""
+        is_by_time = self.order is Order.TIMESTAMP
+        return max(self.grace_ms, self.max_out_of_orderness_ms or 0 if is_by_time else 0)
 
     def bound_of(self, topic: str) -> Bound:
         """Return where a topic starts: by its name, or else by the first pattern that it matches."""
@@ -143,6 +159,29 @@ class Question:
             if name is not None and is_pattern(name) and is_selected(topic, [name], ()):
                 return bound
         return self.starting_offsets[None]
+
+
+def _check_folder(folder: str) -> None:
+    """Raise `ConfigError` unless records can be held in the folder; it is made when there is a need."""
+    try:
+        nearest = os.path.abspath(folder)
+        while not _is_there(nearest):
+            nearest = os.path.dirname(nearest)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"temporary_folder is {shown(folder)}: {error}") from None
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"temporary_folder is {shown(folder)}, and {shown(nearest)} is not a folder that this process may write to"
+        )
+
+
+def _is_there(path: str) -> bool:
+    """Return whether there is something at a path; raise `ValueError` or `OSError` for one that cannot be."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _slack_ms(value: timedelta | str | None, following: bool) -> int | None:

@@ -6,20 +6,23 @@ more from the reading than it gives.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from itertools import count
 from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import SpillError
+from kafka_ordered_ops.disk.disk import PRIVATE_MODE, Disk
 
 _COMPRESSION: Final = pa.Codec("lz4")
 #: Compressed where a sample of the records gets smaller than this part.
 _WORTHWHILE: Final = 0.5
 _SAMPLE_BYTES: Final = 256 * 1024
+
+_disk: Final = Disk()
 
 
 class SpillFiles:
@@ -41,13 +44,13 @@ class SpillFiles:
             SpillError: it cannot be written, or the folder cannot be made.
         """
         self._made = self._made or self._folder()
-        path = os.path.join(self._made, next(self._names))
+        path = f"{self._made}/{next(self._names)}"
         try:
             return SpillFile(path, _write(path, batches))
         except BaseException:
             # A disk that is full has room for the next try.
             with suppress(OSError):
-                os.remove(path)
+                _disk.remove(path)
             raise
 
 
@@ -58,8 +61,13 @@ class SpillFile:
         self._path = path
         #: The size of the file.
         self.nbytes = nbytes
-        self._file: pa.OSFile | None = None
+        self._file: BufferedReader | None = None
         self._reader: Any = None
+
+    def __del__(self) -> None:
+        # A reader that is let go without its end leaves no open file.
+        if self._file is not None:
+            self._file.close()
 
     @property
     def num_batches(self) -> int:
@@ -82,28 +90,27 @@ class SpillFile:
         if file is not None:
             file.close()
         with suppress(OSError):
-            os.remove(self._path)
+            _disk.remove(self._path)
 
     def _opened(self) -> Any:
         if self._reader is None:
             with _as_spill_error(self._path, "read"):
-                self._file = pa.OSFile(self._path, "rb")
-                self._reader = pa.ipc.open_file(self._file)
+                self._file = _disk.open(self._path, trusted=True)
+                self._reader = pa.ipc.open_file(pa.PythonFile(self._file, mode="r"))
         return self._reader
 
 
 def _write(path: str, batches: Iterator[pa.RecordBatch]) -> int:
     first = next(batches)
     options = pa.ipc.IpcWriteOptions(compression=_worthwhile(first))
-    with _as_spill_error(path, "written"):
-        with (
-            pa.OSFile(path, "wb") as file,
-            pa.ipc.new_file(file, first.schema, options=options) as writer,
-        ):
+    with _as_spill_error(path, "written"), _disk.create(path, PRIVATE_MODE) as file:
+        with pa.ipc.new_file(
+            pa.PythonFile(file, mode="w"), first.schema, options=options
+        ) as writer:
             writer.write_batch(first)
             for batch in batches:
                 writer.write_batch(batch)
-        return os.path.getsize(path)
+        return file.tell()
 
 
 def _worthwhile(batch: pa.RecordBatch) -> pa.Codec | None:

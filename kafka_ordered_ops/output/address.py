@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.disk.disk import CONTROL_FOLDER
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -27,13 +28,12 @@ _HDFS: Final = "hdfs"
 #: Hadoop's names, which Spark must be given.
 _SPARK_SCHEMES: Final = {"s3": "s3a"}
 
-#: Beside a root, outside of it: no glob over the data reaches what is below.
-CONTROL_FOLDER: Final = ".koo"
-
 _PLAIN_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+")
 
 #: S3 ends keys at 1,024 bytes, and the names of a window, a stage and a file come behind the root's.
 _KEY_BYTES_MAX: Final = 512
+#: Objects that are read as a whole. Others may have put anything in their places.
+SMALL_BYTES_MAX: Final = 64 * 1024**2
 #: HDFS's default for one name of a path.
 _HDFS_NAME_BYTES_MAX: Final = 255
 

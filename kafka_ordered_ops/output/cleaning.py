@@ -1,18 +1,19 @@
 """What attempts have left in the stages of a root, and its removal: in a folder, and in an object store.
 
-Nothing is removed that readers see, and nothing that stands aside for the instant of a publication.
+Nothing is removed that readers see. What a replacement that died has moved aside is put right first.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store
 from kafka_ordered_ops.output.filesystem import (
+    MARKER_BYTES_MAX,
     MARKER_NAME,
     UNDER_WAY_NAME,
     as_sink_error,
@@ -21,20 +22,22 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.hdfs.files import is_scrap
+from kafka_ordered_ops.output.hdfs.turn import TURNS
+from kafka_ordered_ops.output.healing import heal_others
 from kafka_ordered_ops.output.layout import (
-    REPLACED_FOLDER,
+    MERGING,
     Layout,
-    old_stages_folder,
     published_marker,
+    published_tags,
     stages_folder,
 )
-from kafka_ordered_ops.output.leftovers import Left, Leftovers
+from kafka_ordered_ops.output.leftovers import Left, Leftovers, told_by
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
-    first_group,
     remove_tagged,
-    restore_replaced,
 )
+from kafka_ordered_ops.output.root_owner import read_owner
 
 
 def leftovers(
@@ -54,64 +57,99 @@ class _Folders:
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
         self._files = files_for(root, storage_options)
-        self._root, self._stages = root, stages_folder(root)
-        #: Those of earlier versions too.
-        self._places = (self._stages, old_stages_folder(root))
+        self.root, self._stages = root, stages_folder(root)
+
+    def owner(self) -> str | None:
+        with as_sink_error(f"the owner of {self.root} cannot be looked at"):
+            owner = read_owner(self._files, self.root)
+        return None if owner is None else owner.ledger_id
+
+    def shown(self, left: Left) -> Layout | None:
+        if (window_id := left.told.window_id) is None:
+            return None
+        with as_sink_error(f"the windows below {self.root} cannot be looked at"):
+            tags = published_tags(self._files, self.root, window_id)
+            markers = (Layout.read_published(self._files, self.root, tag) for tag in tags)
+            return next((one for one in markers if one and one.window_id == window_id), None)
 
     def found(self) -> list[Left]:
-        with as_sink_error(f"the stages of {self._root} cannot be looked at"):
+        with as_sink_error(f"the stages of {self.root} cannot be looked at"):
+            # What was on its way in is a stage again, and may go.
+            heal_others(self._files, self.root)
             return [
                 self._left(window, attempt, paths)
-                for window in sorted({one for at in self._places for one in self._files.names(at)})
+                for window in self._files.names(self._stages)
                 for attempt, paths in self._attempts(window).items()
             ]
 
     def remove(self, left: Left) -> int:
         with (
             as_sink_error(f"what {left.attempt} has left in {self._stages} cannot be removed"),
-            ExitStack() as locks,
+            self._files.locked(self._stages, f"{self._stages}/{left.window}"),
         ):
-            for place in filter(self._files.is_folder, self._places):
-                locks.enter_context(self._files.locked(place, f"{place}/{left.window}"))
             paths = self._attempts(left.window).get(left.attempt, [])
             if not paths or self._left(left.window, left.attempt, paths).modified > left.modified:
                 return 0
             # Parts before what was moved out of them.
             for path in sorted(paths, key=lambda path: path.endswith("~merging")):
-                remove_tagged(self._files, self._root, path)
-            self._restore(left.window)
-            for place in self._places:
-                self._files.remove_if_empty(f"{place}/{left.window}")
+                remove_tagged(self._files, self.root, path)
+            self._files.remove_if_empty(f"{self._stages}/{left.window}")
         return left.files
 
-    def _restore(self, window: str) -> None:
-        """Put back what the removed attempt had moved aside, if it was killed before it was published."""
-        aside = f"{self._stages}/{window}/{REPLACED_FOLDER}"
-        if (output := Layout.read(self._files, self._root, aside)) is not None:
-            restore_replaced(self._files, output)
-
     def remove_probes(self, before: datetime) -> int:
-        return 0
+        """Remove what killed processes have left in HDFS of their checks, of small files, and of their turns."""
+        if not is_in_hdfs(self.root):
+            return 0
+        # A check writes to the nearest folder that there was.
+        places = [self.root, place := control_folder(self.root)]
+        while place.count("/") > 2:
+            places.append(place := place.rpartition("/")[0])
+        old = []
+        with as_sink_error(f"what is left beside {self.root} cannot be removed"):
+            for place in places:
+                # Folders above may be closed to this user.
+                with suppress(PermissionError):
+                    paths = [f"{place}/{name}" for name in self._files.names(place)]
+                    old += [one for one in paths if is_scrap(one) and self._is_older(one, before)]
+            for path in old:
+                self._files.remove(path)
+            turns = f"{self._stages}/{TURNS}"
+            for name in self._files.names(turns):
+                if self._is_older(f"{turns}/{name}", before):
+                    # Taking a turn puts back what its holder had, and removes turns that never started.
+                    with self._files.locked(self._stages, f"{self._stages}/{name}"):
+                        pass
+        return len(old)
+
+    def _is_older(self, path: str, before: datetime) -> bool:
+        times = [at for _, _, at in self._files.below(path)]
+        return bool(times) and max(times) < before.timestamp()
 
     def _attempts(self, window: str) -> dict[str, list[str]]:
         """Return the folders of each attempt at a window; another program's are left out."""
         found: dict[str, list[str]] = {}
-        for folder in (f"{place}/{window}" for place in self._places):
-            for name in self._files.names(folder) if self._files.is_folder(folder) else ():
-                stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
-                if stage is None or not self._files.is_folder(path):
-                    continue
-                if stage[3] or is_own_folder(self._files, path):
-                    found.setdefault(f"{stage[1]}-{stage[2]}", []).append(path)
+        folder = f"{self._stages}/{window}"
+        for name in self._files.names(folder) if self._files.is_folder(folder) else ():
+            stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
+            if stage is None or not self._files.is_folder(path):
+                continue
+            if stage[3] or is_own_folder(self._files, path):
+                found.setdefault(f"{stage[1]}-{stage[2]}", []).append(path)
         return found
 
     def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
         every = [one for path in paths for one in self._files.below(path)]
-        markers = (marker for path in paths for marker in self._markers(path))
+        markers = [marker for path in paths for marker in self._markers(path)]
+        complete = [
+            path
+            for path in paths
+            if "~" not in (path.rpartition("/")[2]) or "~part-" in path or path.endswith(MERGING)
+        ]
         return Left(
             window,
             attempt,
-            first_group(map(self._files.read, markers)),
+            told_by(map(self._files.read, markers), limit_bytes=MARKER_BYTES_MAX),
+            any(Layout.read(self._files, self.root, path) is not None for path in complete),
             sum(1 for is_file, _, _ in every if is_file),
             sum(size for is_file, size, _ in every if is_file),
             datetime.fromtimestamp(max((at for _, _, at in every), default=0), UTC),
@@ -121,4 +159,4 @@ class _Folders:
         """Yield where the markers of a stage or a draft may be."""
         yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
         if (tag := tag_in(self._files, folder)) is not None:
-            yield published_marker(self._root, tag)
+            yield published_marker(self.root, tag)

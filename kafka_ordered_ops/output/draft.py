@@ -58,7 +58,9 @@ class Draft:
             SinkError: the window's place is taken by another group's window, or by something that this package
                 did not write; or the file system failed.
         """
-        publisher_of(self.output).make(self.output, self.token)
+        publisher = publisher_of(self.output)
+        publisher.check_root(self.output)
+        publisher.make(self.output, self.token)
 
     def seal(self, facts: Facts) -> StagedOutput:
         """Complete the draft: make its files durable, count what they hold, then write the marker.
@@ -85,8 +87,11 @@ def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
     """Make drafts for the block to write and to seal, all of them; if it fails, none of them is left."""
     drafts = [Draft(output) for output in outputs]
     try:
+        for first in outputs[:1]:
+            # All windows of a job are alike, and there may be thousands.
+            publisher_of(first).check_root(first)
         for draft in drafts:
-            draft.make()
+            publisher_of(draft.output).make(draft.output, draft.token)
         yield drafts
         for draft in drafts:
             draft.land()

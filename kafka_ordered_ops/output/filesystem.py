@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
+from kafka_ordered_ops.disk.disk import CONTROL_FOLDER, Disk, try_lock
 from kafka_ordered_ops.output.address import (
-    CONTROL_FOLDER,
     SCHEME,
     is_in_hdfs,
     is_in_store,
@@ -30,15 +27,12 @@ from kafka_ordered_ops.output.ports import Files, Folders
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Readers of a table are seldom the user that wrote it.
-FOLDER_MODE: Final = 0o755
-
 #: Publishing holds the lock for some renames and deletes; who waits longer waits for something stuck.
 LOCK_WAIT_S: Final = 60.0
 _LOCK_POLL_S: Final = 0.05
 LOCK_NAME: Final = ".lock"
 
-#: Written last into a stage: one that has it is complete. Earlier versions published it, too.
+#: Written last into a stage: one that has it is complete.
 MARKER_NAME: Final = "_window.json"
 
 #: An empty folder in what is published, by whose name the marker is found. No reader of files trips over it.
@@ -49,10 +43,10 @@ MARKER_BYTES_MAX: Final = 64 * 1024
 
 #: In a draft from its beginning to its end, and in a stage on its way out; no data, by the rule of Spark and Hive.
 UNDER_WAY_NAME: Final = "_under_way"
-_GOING_NAME: Final = "_going"
+GOING_NAME: Final = "_going"
 
 #: A folder that has one of these was made here. They go last, so that a removal that was cut short goes on.
-_OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, _GOING_NAME)
+_OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, GOING_NAME)
 _TAG: Final = re.compile(re.escape(TAG_PREFIX) + r"[0-9a-f]{16}")
 
 #: A path ends at 4,096 bytes on Linux, and the names of a window, a stage and a file come behind the root's.
@@ -60,76 +54,59 @@ _ROOT_BYTES_MAX: Final = 3_072
 
 
 class LocalFiles:
-    """A local or mounted POSIX file system, as publishing needs it. A change is durable when the call returns."""
+    """A local or mounted POSIX file system, as publishing needs it. A change is durable when the call returns.
+
+    Args:
+        root: the root of the outputs, below which no link is followed; None: what is read may be anywhere.
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self._disk = Disk(root)
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
         """Return the content of a small file, cut one byte behind the limit; None when there is none.
 
         Whatever is no regular file is none: a link is not followed, and a pipe is not waited for.
         """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                return None
-            with open(os.open(path, flags), "rb") as file:
-                return file.read(limit_bytes + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            # Links that lead in a circle lead to no file.
-            if error.errno == errno.ELOOP:
-                return None
-            raise
+        return self._disk.read(path, limit_bytes)
 
     def open(self, path: str) -> BinaryIO:
         """Return a data file, to be read here and there."""
-        return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
+        return self._disk.open(path)
 
     footer = open
 
     @contextmanager
     def sink(self, path: str) -> Iterator[pa.NativeFile]:
-        """Take a file's content in the block; durable once its folder has been settled."""
+        """Take a new file's content in the block; durable once its folder has been settled."""
         import pyarrow as pa
 
         # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
-        with pa.OSFile(path, "wb") as file:
-            yield file
+        with self._disk.create(path) as file, pa.PythonFile(file, mode="w") as sink:
+            yield sink
 
     def write(self, path: str, content: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
-        temporary = f"{path}.tmp"
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        try:
-            with open(temporary, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _sync(os.path.dirname(path))
+        self._disk.write(path, content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a small file unless there is one; return whether it was written. The caller holds the root's lock."""
+        if self.exists(path):
+            return False
+        self.write(path, content)
+        return True
 
     def exists(self, path: str) -> bool:
         """Return whether anything has this name, a dangling link included."""
-        return os.path.lexists(path)
+        return self._disk.look(path) is not None
 
     def is_folder(self, path: str) -> bool:
         """Return whether this is a folder; a link to one is none."""
-        try:
-            return stat.S_ISDIR(os.lstat(path).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return self._disk.is_folder(path)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none when there is no folder."""
-        try:
-            return sorted(os.listdir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return self._disk.names(folder)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the data files in a folder, with their sizes.
@@ -137,41 +114,27 @@ class LocalFiles:
         Raises:
             SinkError: something that is called like a data file is none.
         """
-        sizes = {}
-        for name in filter(is_data, self.names(folder)):
-            found = os.lstat(f"{folder}/{name}")
-            if not stat.S_ISREG(found.st_mode):
+        found = self._disk.files_in(folder, is_data)
+        for name, one in found.items():
+            if not stat.S_ISREG(one.st_mode):
                 raise foreign_file_error(f"{folder}/{name}")
-            sizes[name] = found.st_size
-        return sizes
+        return {name: one.st_size for name, one in found.items()}
 
     def make_folder(self, path: str) -> None:
         """Make a folder and its parents, where missing."""
-        wanted, missing = path, []
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        for folder in reversed(missing):
-            parent, name = os.path.split(folder)
-            # Other users have roots beside this one, if they may.
-            mode = os.stat(parent).st_mode & 0o7777 if name == CONTROL_FOLDER else FOLDER_MODE
-            with suppress(FileExistsError):
-                os.mkdir(folder)
-                os.chmod(folder, mode)  # whatever the umask
-                _sync(parent)
-        if not os.path.isdir(wanted):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), wanted)
+        self._disk.make_folder(path)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a folder or a file in one step; `target` does not exist."""
-        os.rename(source, target)
-        # The new name before the old one: a folder that shows up twice after a crash is no loss.
-        for folder in dict.fromkeys((os.path.dirname(target), os.path.dirname(source))):
-            _sync(folder)
+        self._disk.rename(source, target)
+
+    def exchange(self, one: str, other: str) -> bool:
+        """Let two folders change places in one step; False, with nothing changed, where that cannot be done."""
+        return self._disk.exchange(one, other)
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step; durable once the target's folder has been settled."""
-        os.rename(source, target)
+        self._disk.rename(source, target, durable=False)
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
         """Move files, each in one step."""
@@ -180,41 +143,19 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it; links are removed, never followed."""
-        if not self.is_folder(path):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
-            return
-        with suppress(FileNotFoundError):
-            for name in sorted(os.listdir(path), key=_is_own_name):
-                if self.is_folder(inner := f"{path}/{name}"):
-                    shutil.rmtree(inner)
-                else:
-                    os.unlink(inner)
-            os.rmdir(path)
+        self._disk.remove(path, last=_is_own_name)
 
     def remove_if_empty(self, folder: str) -> None:
         """Remove a folder that holds nothing."""
-        with suppress(OSError):
-            os.rmdir(folder)
+        self._disk.remove_if_empty(folder)
 
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
         """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
-        for parent, _, names in os.walk(folder):
-            for path in (parent, *(os.path.join(parent, name) for name in names)):
-                try:
-                    found = os.lstat(path)
-                except FileNotFoundError:
-                    # Its job has just moved or removed it.
-                    continue
-                yield path != parent, found.st_size, found.st_mtime
+        return self._disk.below(folder)
 
     def settle(self, folder: str) -> None:
-        """Make durable what others wrote below a folder, and readable for others."""
-        for parent, _, names in os.walk(folder, topdown=False):
-            for name in names:
-                _sync(os.path.join(parent, name))
-            os.chmod(parent, FOLDER_MODE)
-            _sync(parent)
+        """Make durable what others wrote below a folder."""
+        self._disk.settle(folder)
 
     @contextmanager
     def locked(self, folder: str, window_folder: str | None = None) -> Iterator[None]:
@@ -227,25 +168,18 @@ class LocalFiles:
         """
         check_own_folder(self, folder)
         self.make_folder(folder)
-        path = os.path.join(folder, LOCK_NAME)
+        path = f"{folder}/{LOCK_NAME}"
         deadline = time.monotonic() + LOCK_WAIT_S
         # The file stays: deleting a lock that others may have open lets two of them in.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise SinkError(
-                            f"another process has held {path} for {LOCK_WAIT_S:g} s: it is publishing "
-                            "below the same folder, or hangs. Run the same window again when that process is done"
-                        ) from None
-                    time.sleep(_LOCK_POLL_S)
+        with self._disk.lock(path) as file:
+            while not try_lock(file):
+                if time.monotonic() >= deadline:
+                    raise SinkError(
+                        f"another process has held {path} for {LOCK_WAIT_S:g} s: it is publishing "
+                        "below the same folder, or hangs. Run the same window again when that process is done"
+                    )
+                time.sleep(_LOCK_POLL_S)
             yield
-        finally:
-            os.close(descriptor)
 
 
 def normal_root(root: str | os.PathLike[str]) -> str:
@@ -311,9 +245,16 @@ def marker_path(folder: str) -> str:
 
 def tag_in(files: Folders, folder: str) -> str | None:
     """Return the tag of a folder that was made ready for its readers; None for any other."""
-    for name in files.names(folder) if files.is_folder(folder) else ():
-        if _TAG.fullmatch(name) and files.is_folder(f"{folder}/{name}"):
-            return name.removeprefix(TAG_PREFIX)
+    before: list[str] = []
+    while files.is_folder(folder):
+        tags = list(filter(_TAG.fullmatch, files.names(folder)))
+        for name in tags:
+            if files.is_folder(f"{folder}/{name}"):
+                return name.removeprefix(TAG_PREFIX)
+        # While it was looked at, the window may have been replaced.
+        if tags == before:
+            return None
+        before = tags
     return None
 
 
@@ -333,7 +274,7 @@ def is_own_folder(files: Folders, path: str) -> bool:
     """Return whether this is a folder that this package has made: it says so, or is empty."""
     if not files.is_folder(path):
         return False
-    flags = (UNDER_WAY_NAME, _GOING_NAME)
+    flags = (UNDER_WAY_NAME, GOING_NAME)
     if not files.names(path) or any(files.read(f"{path}/{name}") is not None for name in flags):
         return True
     if tag_in(files, path) is not None:
@@ -353,7 +294,7 @@ def remove_stage(files: Folders, folder: str) -> None:
     A link in its place is removed itself: what it leads to stays.
     """
     if files.is_folder(folder) and files.exists(marker := marker_path(folder)):
-        files.rename(marker, f"{folder}/{_GOING_NAME}")
+        files.rename(marker, f"{folder}/{GOING_NAME}")
     files.remove(folder)
 
 
@@ -381,6 +322,24 @@ def data_names(files: Files, folder: str) -> list[str]:
     )
 
 
+#: As Spark names them: by their task, and by their number among the task's files.
+_OF_TASK: Final = re.compile(r"(part-)(\d+)(-.*-c)(\d+)(\..*)")
+
+
+def in_name_order(names: Sequence[str]) -> dict[str, str]:
+    """Return new names for files that are not in the order of their rows by name.
+
+    Spark writes numbers with five and three digits, and with more where there are more tasks or files.
+    """
+    found = {name: one.groups() for name in names if (one := _OF_TASK.fullmatch(name))}
+    task, file = (max((len(one[n]) for one in found.values()), default=0) for n in (1, 3))
+    wider = {
+        name: f"{part}{int(of_task):0{task}d}{run}{int(number):0{file}d}{kind}"
+        for name, (part, of_task, run, number, kind) in found.items()
+    }
+    return {name: new for name, new in wider.items() if new != name}
+
+
 @contextmanager
 def as_sink_error(what: str) -> Iterator[None]:
     """Raise what a failing file system raises as a `SinkError` that names the operation."""
@@ -390,14 +349,3 @@ def as_sink_error(what: str) -> Iterator[None]:
         raise SinkError(
             f"{what}: {error}. Nothing is lost: fix the cause and run the window again"
         ) from error
-
-
-def _sync(path: str) -> None:
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ def files_for(root: str, storage_options: Mapping[str, Any] | None = None) -> Fo
         return HdfsFiles(open_door(root, storage_options), root)
     if not is_local(root):
         raise _unknown_scheme_error(root)
-    return LocalFiles()
+    return LocalFiles(root)
 
 
 def check_scheme(root: str) -> None:

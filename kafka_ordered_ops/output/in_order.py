@@ -46,7 +46,9 @@ class WindowsInOrder:
         ]
         for release in self._releases:
             self._resources.callback(release.close)
-        self._known: set[tuple[int, TopicPartition]] = set()
+        #: Of each window: the partitions with records of it, and the bytes that it holds in memory.
+        self._known: list[set[TopicPartition]] = [set() for _ in range(windows)]
+        self._held_bytes = [0] * windows
 
     def __enter__(self) -> WindowsInOrder:
         return self
@@ -60,17 +62,26 @@ class WindowsInOrder:
         Raises:
             SpillError: the disk fails.
         """
+        held = 0
         for records, windows in batches:
             tp = partition_of(records)
             for window, rows in _by_window(records, windows):
-                if (window, tp) not in self._known:
-                    self._known.add((window, tp))
+                if tp not in self._known[window]:
+                    self._known[window].add(tp)
                     self._releases[window].add(tp)
                 self._releases[window].feed(tp, rows)
-            held = [release.held.nbytes_in_memory for release in self._releases]
-            if sum(held) > self._held_bytes_max:
+                held += self._grown(window)
+            if held > self._held_bytes_max:
                 # What one window holds is what its runs on disk are long.
-                self._releases[int(np.argmax(held))].to_disk()
+                largest = int(np.argmax(self._held_bytes))
+                self._releases[largest].to_disk()
+                held += self._grown(largest)
+
+    def _grown(self, window: int) -> int:
+        """Return how many bytes more a window holds in memory than it did before."""
+        before = self._held_bytes[window]
+        self._held_bytes[window] = self._releases[window].held.nbytes_in_memory
+        return self._held_bytes[window] - before
 
     def sorted(self, window: int, *, bytes_max: int = BATCH_BYTES) -> Iterator[Sorted]:
         """Yield one window's records in order, in batches of about `bytes_max` at most; only once.
@@ -79,9 +90,8 @@ class WindowsInOrder:
             SpillError: the disk fails.
         """
         release = self._releases[window]
-        for number, tp in self._known:
-            if number == window:
-                release.finish(tp)
+        for tp in self._known[window]:
+            release.finish(tp)
         yield from (batch for batch, _ in release.ready(bytes_max=bytes_max))
         release.close()
 

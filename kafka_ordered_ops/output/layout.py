@@ -7,15 +7,14 @@
     <root>/date=2026-11-20/hour=11/window_id=...                     the same with `partition_by`
     <parent>/.koo/<name>/windows/<tag>.json                          the marker of what readers see
     <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>/          what an attempt has written; complete with its marker
-    <parent>/.koo/<name>/stage/<safe id>/.replaced/                  the older output, for the instant of a publish
     <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~...       on the way to a stage: a job's draft, say
+    <parent>/.koo/<name>/swap/<tag>/                                 for the instant of a replacement; see `healing`
 
 ``<parent>/<name>`` is the root: no glob over the data reaches what is beside it. For an object store see `objects.layout`.
 
 The marker ``_window.json`` is written last into a stage, so a stage that has one is complete. Readers trip over
 files that are no data, hidden ones too, but not over empty folders. So the marker leaves the stage before the stage
-is published, and the tag moves with the folder: what is published says whose it is. Earlier versions
-published the marker itself, and had their stages in ``<root>/.koo-stage/``.
+is published, and the tag moves with the folder: what is published says whose it is.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from typing import Any, Final, Self, TypeVar
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.partition import (
     check_partition_by,
     is_partition,
@@ -60,11 +60,7 @@ OUTPUT_VERSION: Final = 1
 
 #: What the folder of a published window begins with: a column, to whoever reads them all.
 WINDOW_PREFIX: Final = "window_id="
-#: Where earlier versions had their stages, in the root.
-OLD_STAGES: Final = ".koo-stage"
 MERGING: Final = "~merging"
-#: Where a window's older output is for the instant of a publish.
-REPLACED_FOLDER: Final = ".replaced"
 
 #: A claim id becomes part of a path.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -91,11 +87,18 @@ class Layout:
     holding: Holding | None = None
     #: Credentials and settings of an object store: of this process, neither stored nor shown.
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    #: The name of the folder that readers see, without `WINDOW_PREFIX`; None: it is named after the id alone, as by
-    #: earlier versions.
-    folder: str | None = None
+    #: The name of the folder that readers see, without `WINDOW_PREFIX`; empty: it is named after the id alone.
+    folder: str = ""
     #: The folders above that one, ``date=2026-11-20/hour=11``; None: none.
     partition: str | None = None
+    #: The ledger of the window, as ``cluster id/topic id``.
+    ledger_id: str = ""
+    #: The topics that the window asks for.
+    topics: tuple[str, ...] = ()
+    #: Earlier claims of the window, whose output this one may replace.
+    replaces: tuple[str, ...] = ()
+    #: Whether it may replace an output with more rows.
+    allow_fewer: bool = False
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -106,8 +109,10 @@ class Layout:
             )
         if self.part is not None and not 0 <= self.part.index < self.part.count:
             raise ConfigError(f"window {self.window_id} has no {self.part}")
+        if not self.folder:
+            object.__setattr__(self, "folder", safe_name(self.window_id))
         # It is read from markers and from the ledger, and becomes part of a path.
-        if self.folder is not None and digest_in(self.folder) != id_digest(self.window_id):
+        if digest_in(self.folder) != id_digest(self.window_id):
             raise ConfigError(f"{self.folder[:140]!r} is not a folder of window {self.window_id}")
         if self.partition is not None and not is_partition(self.partition):
             raise ConfigError(f"{self.partition[:140]!r} are not folders of a date and an hour")
@@ -132,7 +137,24 @@ class Layout:
             storage_options=storage_options,
             folder=folder_name(plan.window_id, plan.window),
             partition=partition_of(plan.window, check_partition_by(partition_by)),
+            ledger_id=plan.ledger_id,
+            topics=plan.window.topics,
+            replaces=plan.replaces,
+            allow_fewer=plan.allow_fewer,
         )
+
+    @property
+    def owner(self) -> OutputOwner:
+        """Whose output this is."""
+        return OutputOwner(
+            self.ledger_id, self.group_id or "", self.window_id, self.claim_id, self.attempt
+        )
+
+    @property
+    def publisher(self) -> Publisher:
+        """Who asks to replace what readers see in its place."""
+        claims = (self.claim_id, *self.replaces)
+        return Publisher(self.ledger_id, self.group_id or "", self.window_id, claims)
 
     @property
     def whole(self) -> Self:
@@ -142,7 +164,7 @@ class Layout:
     @property
     def final_path(self) -> str:
         """The folder that readers see once the window is published."""
-        return f"{self.final_parent}/{WINDOW_PREFIX}{self.folder or safe_name(self.window_id)}"
+        return f"{self.final_parent}/{WINDOW_PREFIX}{self.folder}"
 
     @property
     def final_parent(self) -> str:
@@ -194,13 +216,16 @@ class Layout:
             "attempt": self.attempt,
             "part": None if self.part is None else self.part.to_json(),
             "facts": dict(self.facts),
+            "ledger": self.ledger_id,
+            "topics": list(self.topics),
+            "replaces": list(self.replaces),
+            "allow_fewer": self.allow_fewer,
+            "folder": self.folder,
         }
         if self.group_id is not None:
             fields["group"] = self.group_id
         if self.holding is not None:
             fields["holding"] = self.holding.to_json()
-        if self.folder is not None:
-            fields["folder"] = self.folder
         if self.partition is not None:
             fields["partition"] = self.partition
         return fields
@@ -226,8 +251,12 @@ class Layout:
                 if "holding" in fields
                 else None,
                 storage_options=storage_options,
-                folder=fields.text("folder") if "folder" in fields else None,
+                folder=fields.text("folder"),
                 partition=fields.text("partition") if "partition" in fields else None,
+                ledger_id=fields.text("ledger"),
+                topics=fields.texts("topics"),
+                replaces=fields.texts("replaces"),
+                allow_fewer=fields.boolean("allow_fewer"),
             )
         except ConfigError as error:
             raise JsonError(str(error)) from error
@@ -247,24 +276,9 @@ class Layout:
         return stages_folder(self.root)
 
     @property
-    def old_stages_folder(self) -> str:
-        """The folder that was the stages' in earlier versions."""
-        return old_stages_folder(self.root)
-
-    @property
-    def old_window_folder(self) -> str:
-        """The folder that was the window's in earlier versions."""
-        return f"{self.old_stages_folder}/{safe_name(self.window_id)}"
-
-    @property
     def window_folder(self) -> str:
         """The hidden folder of the window's stages."""
         return f"{self.stages_folder}/{safe_name(self.window_id)}"
-
-    @property
-    def replaced_path(self) -> str:
-        """Where the older output is for the instant of a publish."""
-        return f"{self.window_folder}/{REPLACED_FOLDER}"
 
     def marker(self) -> bytes:
         """Return the content of the marker."""
@@ -279,29 +293,44 @@ class Layout:
 
     def is_mine(self, marker: Layout | None) -> bool:
         """Return whether a marker is that of this very attempt, or part of it."""
-        if marker is None or (
-            None not in (marker.group_id, self.group_id) and marker.group_id != self.group_id
-        ):
+        if marker is None:
             return False
-        return _place(marker) == _place(self)
+        mine = (self.owner, self.root, self.part)
+        return (marker.owner, marker.root, marker.part) == mine
 
     @classmethod
     def read(cls, files: Folders, root: str, folder: str) -> Self | None:
-        """Return the output that a folder's marker describes; None without a valid marker."""
+        """Return the output that a stage's marker describes, inside or taken out; None without a valid marker."""
         with as_sink_error(f"the marker of {folder} cannot be read"):
-            content, tag = files.read(marker_path(folder)), tag_in(files, folder)
-            while content is None and tag is not None:
-                content, before = files.read(published_marker(root, tag)), tag
+            content = files.read(marker_path(folder))
+        return (
+            cls.read_visible(files, root, folder) if content is None else cls._parsed(root, content)
+        )
+
+    @classmethod
+    def read_visible(cls, files: Folders, root: str, folder: str) -> Self | None:
+        """Return the output that the marker of a folder that readers see describes; None without a valid marker."""
+        with as_sink_error(f"the marker of {folder} cannot be read"):
+            tag = tag_in(files, folder)
+            while tag is not None:
+                if (content := files.read(published_marker(root, tag))) is not None:
+                    return cls._parsed(root, content)
                 # While it was looked for, the window may have been replaced.
-                if (tag := tag_in(files, folder)) == before:
+                before, tag = tag, tag_in(files, folder)
+                if tag == before:
                     break
+        return None
+
+    @classmethod
+    def read_tagged(cls, files: Folders, root: str, tag: str) -> Self | None:
+        """Return the output that a marker which was taken out describes, wherever its folder is."""
+        content = files.read(published_marker(root, tag))
         return None if content is None else cls._parsed(root, content)
 
     @classmethod
     def read_published(cls, files: Folders, root: str, tag: str) -> Self | None:
         """Return the output that a published marker describes, if its folder is where the marker says."""
-        content = files.read(published_marker(root, tag))
-        marker = None if content is None else cls._parsed(root, content)
+        marker = cls.read_tagged(files, root, tag)
         return None if marker is None or tag_in(files, marker.final_path) != tag else marker
 
     @classmethod
@@ -359,9 +388,9 @@ def stages_folder(root: str) -> str:
     return f"{control_folder(root)}/stage"
 
 
-def old_stages_folder(root: str) -> str:
-    """Return the folder that was the stages' in earlier versions."""
-    return f"{root}/{OLD_STAGES}"
+def swap_folder(root: str) -> str:
+    """Return the hidden folder of what is on its way for the instant of a replacement."""
+    return f"{control_folder(root)}/swap"
 
 
 def published_marker(root: str, tag: str) -> str:
@@ -370,27 +399,24 @@ def published_marker(root: str, tag: str) -> str:
 
 
 def published_tags(files: Folders, root: str, window_id: str) -> list[str]:
-    """Return the tags of a window's folders that readers may see; those of earlier versions are not found."""
-    beginning = _tag_beginning(window_id)
+    """Return the tags of a window's folders that readers may see."""
+    beginning = tag_beginning(window_id)
     names = files.names(_markers_folder(root))
     return [name.removesuffix(".json") for name in names if name.startswith(beginning)]
 
 
 def new_tag(window_id: str) -> str:
     """Return a new tag for a window's folder: the window is found by how it begins."""
-    return f"{_tag_beginning(window_id)}{uuid.uuid4().hex[:8]}"
+    return f"{tag_beginning(window_id)}{uuid.uuid4().hex[:8]}"
 
 
-def _tag_beginning(window_id: str) -> str:
+def tag_beginning(window_id: str) -> str:
+    """Return how the tags of a window's folders begin; those of another window hardly ever do."""
     return id_digest(window_id)[:8]
 
 
 def _markers_folder(root: str) -> str:
     return f"{control_folder(root)}/windows"
-
-
-def _place(output: Layout) -> tuple[object, ...]:
-    return (output.root, output.window_id, output.claim_id, output.attempt, output.part)
 
 
 def _facts(value: Any) -> dict[str, int | None]:

@@ -1,20 +1,28 @@
-"""Who owns what is in the place of a window's output: only output of this package and the same group is replaced."""
+"""Who owns what is in the place of a window's output; the rule is `core.window.ownership`."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.core.window.ownership import (
+    Publisher,
+    check_may_replace,
+    fewer_error,
+)
+from kafka_ordered_ops.core.window.ownership import check_newest as check_newest_attempt
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER
 from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
+    GOING_NAME,
     MARKER_BYTES_MAX,
     UNDER_WAY_NAME,
     is_own_folder,
@@ -23,7 +31,6 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.layout import (
-    REPLACED_FOLDER,
     WINDOW_PREFIX,
     Layout,
     Output,
@@ -42,33 +49,25 @@ STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 def check_replaceable(files: Folders, output: Layout, published: Layout | None) -> None:
     """Refuse to replace a folder of another program, of another group, or of a newer attempt."""
     if files.exists(output.final_path):
-        check_owned(files, output, published)
-    if files.exists(output.replaced_path) and not is_own_folder(files, output.replaced_path):
-        raise SinkError(
-            f"{output.replaced_path} is in the way of window {output.window_id}: it has no readable marker, so "
-            "another program wrote it. Move it away, then publish again"
-        )
+        check_owned(files, output, published, output.publisher)
     if published is not None:
         check_newest(output, published)
     for place, other in other_places(files, output):
-        check_owned(files, place, other)
+        check_owned(files, place, other, output.publisher)
         check_newest(place, other)
-    # After a crash between the two renames, this is what readers saw last.
-    if (aside := output.read(files, output.root, output.replaced_path)) is not None:
-        check_same_owner(output, aside)
-        check_newest(output.placed_as(aside), aside)
 
 
 def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
-    """Return folders of other names that hold this window, and their markers: by an earlier version, or of other times."""
-    found = []
+    """Return folders of other names that hold this window, and their markers: of other times, say."""
+    found, digest = [], id_digest(output.window_id)
     names = files.names(output.root)
-    for name in names:
+    # Of the names, which may be a hundred thousand, few end so.
+    for name in filter(lambda name: name.endswith(digest), names):
         folder = name.removeprefix(WINDOW_PREFIX)
-        if name == folder or digest_in(folder) != id_digest(output.window_id):
+        if name == folder or digest_in(folder) != digest:
             continue
         place = replace(output, folder=folder, partition=None)
-        marker = output.read(files, output.root, place.final_path)
+        marker = output.read_visible(files, output.root, place.final_path)
         if place.final_path != output.final_path and marker is not None:
             found.append((place, marker))
     if not any(map(DATE_FOLDER.fullmatch, names)):
@@ -83,16 +82,18 @@ def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
     return found
 
 
-def check_owned(files: Folders, output: Layout, published: Layout | None) -> None:
-    """Raise `SinkError` unless what stands in the window's place is an older output of this group's window."""
+def check_owned(
+    files: Folders, output: Layout, published: Layout | None, publisher: Publisher
+) -> None:
+    """Raise `SinkError` unless what stands in the window's place is an older output of the publisher's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
             f"{output.final_path} is in the way of window {output.window_id}: it is not a folder with a readable "
             f"marker, so another program made it{lost_marker(files, output.root, output.final_path)}. Move it away, then run "
-            f"the window again; what an attempt has written is in {output.stage_path}",
+            "the window again",
             window_id=output.window_id,
         )
-    check_same_owner(output, published)
+    check_may_replace(publisher, published.owner, output.final_path)
 
 
 def lost_marker(files: Folders, root: str, folder: str) -> str:
@@ -105,55 +106,37 @@ def lost_marker(files: Folders, root: str, folder: str) -> str:
     )
 
 
-def check_same_owner(output: Layout, published: Layout) -> None:
-    """Raise `SinkError` for the output of another window, or of another group's."""
-    if published.window_id != output.window_id:
-        raise SinkError(
-            f"{output.final_path} holds window {published.window_id!r}, not {output.window_id!r}: it was "
-            "copied or renamed by hand. Move it away, then publish again"
-        )
-    # Before groups were recorded, a claim was all that told whose an output is.
-    if published.claim_id != output.claim_id and published.group_id != output.group_id:
-        whose = (
-            f"group {published.group_id}"
-            if published.group_id is not None
-            else f"claim {published.claim_id}, which an earlier version wrote without its group's name"
-        )
-        raise SinkError(
-            f"{output.final_path} holds window {output.window_id} of {whose}, but this window is of group {output.group_id} "
-            "and would replace it. Nothing was changed. Give each group its own folder, or "
-            "its windows other ids; if the older output is not needed, move its folder away",
-            window_id=output.window_id,
-            group_id=output.group_id,
-        )
-
-
 def check_newest(output: Layout, published: Layout) -> None:
     """Raise `WindowSupersededError` for an output that is older than the published one of its claim."""
-    if published.claim_id == output.claim_id and published.attempt > output.attempt:
-        raise WindowSupersededError(
-            f"attempt {output.attempt} of window {output.window_id} comes too late: {output.final_path} holds "
-            f"attempt {published.attempt} of the same claim {output.claim_id}. There is nothing to do",
-            window_id=output.window_id,
-        )
+    check_newest_attempt(output.owner, published.owner, output.final_path)
 
 
-def restore_replaced(files: Folders, output: Layout) -> None:
-    """Put the older output back where a crash between the two renames has left nothing visible."""
-    if files.exists(output.final_path) or not is_own_folder(files, output.replaced_path):
+def check_not_fewer(output: Layout, published: Layout) -> None:
+    """Raise `FewerRecordsError` for an output with fewer rows than the one that it would replace.
+
+    Another attempt of the same claim holds the same records. Its job may make fewer rows of them, but a copy may not.
+    """
+    mine, theirs = (
+        None if one.holding is None else one.holding.rows for one in (output, published)
+    )
+    is_same = output.claim_id == published.claim_id and not _are_copies(output, published)
+    if output.allow_fewer or is_same or mine is None or theirs is None or mine >= theirs:
         return
-    place = output.placed_as(output.read(files, output.root, output.replaced_path))
-    if files.exists(place.final_path) or other_places(files, output):
-        return
-    files.make_folder(place.final_parent)
-    files.rename(output.replaced_path, place.final_path)
+    raise fewer_error(
+        output.window_id,
+        output.group_id or "",
+        f"{output.final_path} shows {theirs:,} rows, and the new output has {mine:,}",
+    )
+
+
+def _are_copies(*outputs: Layout) -> bool:
+    """Return whether the rows of outputs are the records as they were read: then late ones were counted."""
+    return all(one.facts.get("late") is not None for one in outputs)
 
 
 def is_own_name(files: Folders, output: Layout, path: str) -> bool:
     """Return whether one of the window's stages is of this package, and not of another group."""
     name = path.rpartition("/")[2]
-    if name == REPLACED_FOLDER:
-        return is_own_folder(files, path)
     stage = STAGE_NAME.fullmatch(name)
     if stage is None or not files.is_folder(path):
         return False
@@ -166,15 +149,17 @@ def is_own_name(files: Folders, output: Layout, path: str) -> bool:
 
 
 def remove_tagged(files: Folders, root: str, folder: str) -> None:
-    """Remove a folder, and the marker that was taken out of it."""
+    """Remove a folder, and the marker that was taken out of it: in one step it is no output any more."""
     if (tag := tag_in(files, folder)) is not None:
-        files.remove(published_marker(root, tag))
+        with suppress(FileNotFoundError):
+            files.rename(published_marker(root, tag), f"{folder}/{GOING_NAME}")
     remove_stage(files, folder)
 
 
-def under_way(group_id: str | None) -> bytes:
+def under_way(output: Layout) -> bytes:
     """Return the content of a draft's marker while the draft is written."""
-    return strict_json.dumps({"group": group_id}).encode()
+    told = {"ledger": output.ledger_id, "group": output.group_id, "window_id": output.window_id}
+    return strict_json.dumps(told).encode()
 
 
 def _group_in(files: Folders, folder: str) -> str | None:
@@ -202,11 +187,7 @@ def lost_files(files: Folders, marker: Layout, sizes: Mapping[str, int]) -> str 
     """Return how the files differ from those that a marker lists; None if they do not differ."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
-    # By an earlier version: all that it knows of its files is how many they are.
-    written = marker.facts.get("files")
-    if written is None or written == len(sizes):
-        return None
-    return f"{written:,} files were written, but {len(sizes):,} exist"
+    return "its marker does not say which files were written"
 
 
 def whole_marker(files: Folders, output: Output, folder: str) -> Output | None:
@@ -224,8 +205,8 @@ def whole_marker(files: Folders, output: Output, folder: str) -> Output | None:
 
 def shown_marker(files: Folders, output: Output) -> Output | None:
     """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
-    marker = output.own_marker(files, output.final_path)
-    if marker is None:
+    marker = output.read_visible(files, output.root, output.final_path)
+    if marker is None or not output.is_mine(marker):
         return None
     sizes = files.sizes(output.final_path)
     lost = lost_files(files, marker, sizes)

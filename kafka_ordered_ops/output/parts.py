@@ -68,7 +68,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
 def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output:
     """Move the parts' files together and make that the whole's stage; go on where an earlier attempt ended.
 
-    A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
+    A part keeps its marker meanwhile: what is missing in it has been moved. The caller holds the root's lock.
 
     Raises:
         SinkError: a part is not complete, or files have been deleted.
@@ -97,7 +97,7 @@ def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output
 
 
 def take_part_back(files: Folders, part: Layout) -> None:
-    """Remove what a part has written, wherever it is on its way. For who holds the root's lock."""
+    """Remove what a part has written, wherever it is on its way. The caller holds the root's lock."""
     # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
     remove_stage(files, part.stage_path)
     merging = part.merging_path
@@ -132,7 +132,7 @@ def _marker_of(files: Folders, part: Output) -> Output:
 
 def _is_as_written(files: Folders, part: Layout) -> bool:
     """Return whether a part's files, wherever they are, are those that its marker lists."""
-    return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
+    return part.holding is not None and part.holding.is_of(sizes_of_part(files, part))
 
 
 def _check_files(
@@ -142,14 +142,13 @@ def _check_files(
     changed: Sequence[Layout],
 ) -> None:
     """Raise `SinkError` unless the files that are together are those that the parts have written."""
-    counts = [one.facts.get("files") if one.holding is None else one.holding.files for one in parts]
-    written = None if None in counts else sum(one for one in counts if one is not None)
+    written = sum(0 if one.holding is None else one.holding.files for one in parts)
     found = len(files.sizes(whole.merging_path))
-    if not changed and written in (None, found):
+    if not changed and written == found:
         return
     named = ", ".join(str(one.part) for one in changed[:8])
     raise SinkError(
-        f"the parts of window {whole.window_id} have written {written} files, and {found:,} are in "
+        f"the parts of window {whole.window_id} have written {written:,} files, and {found:,} are in "
         f"{whole.merging_path}: another program deleted, added or changed some"
         f"{f', of {named}' if named else ''}. Remove that folder, and run the parts again",
         window_id=whole.window_id,

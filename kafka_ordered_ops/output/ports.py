@@ -44,6 +44,9 @@ class Folders(Files, Protocol):
     def read(self, path: str, *, limit_bytes: int = ...) -> bytes | None:
         """Return the content of a small file, cut one byte behind the limit; None when there is none."""
 
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a small file unless there is one; return whether it was written. The caller holds the lock."""
+
     def exists(self, path: str) -> bool:
         """Return whether anything has this name."""
 
@@ -55,6 +58,9 @@ class Folders(Files, Protocol):
 
     def rename(self, source: str, target: str) -> None:
         """Rename a folder in one step; `target` does not exist."""
+
+    def exchange(self, one: str, other: str) -> bool:
+        """Let two folders change places in one step; False, with nothing changed, where that cannot be done."""
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step; durable once the target's folder has been settled."""

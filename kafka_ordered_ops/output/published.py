@@ -93,7 +93,7 @@ def _in_folders(files: Folders, root: str, wanted: tuple[str, ...] | None) -> di
         names = [name for name in names if digest_in(name.rpartition(WINDOW_PREFIX)[2]) in digests]
     folders: dict[str, str] = {}
     for folder in (f"{root}/{name}" for name in names):
-        marker = Layout.read(files, root, folder)
+        marker = Layout.read_visible(files, root, folder)
         if marker is None:
             if lost := lost_marker(files, root, folder):
                 raise SinkError(f"{folder} cannot be read: another program made it{lost}")

@@ -23,8 +23,11 @@ class Publisher(Protocol):
     `WindowSupersededError` when a newer attempt of the claim is published.
     """
 
+    def check_root(self, output: Layout) -> None:
+        """Raise `ConfigError` or `SinkError` when no window like this one may be written to its root."""
+
     def make(self, output: Layout, token: str) -> None:
-        """Begin a job's draft."""
+        """Begin a job's draft, in a root that was checked."""
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: count what its files hold, and describe it."""

@@ -1,9 +1,11 @@
 """Publish by renames: for a local or mounted file system, and for HDFS.
 
-A publish is three renames: the marker out of the stage, the older folder aside, the stage in its place. The last one
-is the publication. Between the last two nothing is visible, and whoever publishes again ends at the same place from
-wherever a crash left it. The marker also says which files there were: a stage that has lost some since is
-not published.
+A first publication is two renames: the marker out of the stage, and the stage into its place. To replace an older
+output, the stage goes to ``swap`` and changes places with it in one step, so readers see the one or the other at every
+moment. Where the file system cannot do that, as HDFS, or where the older output stands elsewhere, it goes aside
+first: for an instant nothing is visible. Whoever touches the root next puts right what a crash has left, see
+`healing`, and whoever publishes again ends at the same place. The marker also says which files there were: a stage that
+has lost some since is not published.
 
 What stands in the way and was not made here, a link in particular, is left as it is.
 
@@ -19,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
-from kafka_ordered_ops.output import earlier
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.contents import check_rows, count
 from kafka_ordered_ops.output.filesystem import (
     MARKER_NAME,
@@ -28,6 +30,7 @@ from kafka_ordered_ops.output.filesystem import (
     UNDER_WAY_NAME,
     as_sink_error,
     check_own_folder,
+    in_name_order,
     is_data,
     is_own_folder,
     marker_path,
@@ -35,6 +38,7 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.healing import OLDER, heal, heal_others, is_cut_short
 from kafka_ordered_ops.output.layout import (
     MERGING,
     Facts,
@@ -42,17 +46,18 @@ from kafka_ordered_ops.output.layout import (
     Output,
     new_tag,
     published_marker,
+    swap_folder,
 )
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
+    check_not_fewer,
     check_owned,
     check_replaceable,
     is_own_name,
     lost_files,
     other_places,
     remove_tagged,
-    restore_replaced,
     shown_marker,
     under_way,
     whole_marker,
@@ -60,12 +65,20 @@ from kafka_ordered_ops.output.ownership import (
 from kafka_ordered_ops.output.partitions import check_folders, kind_of
 from kafka_ordered_ops.output.parts import join_parts, take_part_back
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.root_owner import own_root, read_owner, record_group
 
 
 class RenamePublisher:
     """Stages are folders beside the root, and move into place as a whole."""
 
     # --- a job's draft -----------------------------------------------------------------------------
+
+    def check_root(self, output: Layout) -> None:
+        """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
+        files = _files_of(output)
+        with as_sink_error(f"stages below {output.root} cannot be made"), _locked(files, output):
+            own_root(files, output)
+            check_folders(files, output.root, kind_of(output), but=output.window_id)
 
     def make(self, output: Layout, token: str) -> None:
         """Make the folder of a job's draft, empty."""
@@ -76,9 +89,10 @@ class RenamePublisher:
             _locked(files, output),
         ):
             self._check_place(files, output)
+            self._check_partition_folders(files, output)
             self._check_stage(files, output)
             files.make_folder(path)
-            files.write(f"{path}/{UNDER_WAY_NAME}", under_way(output.group_id))
+            files.write(f"{path}/{UNDER_WAY_NAME}", under_way(output))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: make its files durable, count what they hold, then write the marker."""
@@ -87,6 +101,8 @@ class RenamePublisher:
             # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
             if not files.exists(flag := f"{path}/{UNDER_WAY_NAME}"):
                 raise output.removed_error(path)
+            named = in_name_order(files.names(path))
+            files.move_all([(f"{path}/{name}", f"{path}/{new}") for name, new in named.items()])
             files.settle(path)
             holding = count(files, path)
             check_rows(output.window_id, path, holding, facts.get("records"))
@@ -102,7 +118,9 @@ class RenamePublisher:
             as_sink_error(f"the stage {output.stage_path} cannot be completed"),
             _locked(files, output),
         ):
+            own_root(files, output)
             self._check_place(files, output)
+            self._check_partitions(files, output)
             self._check_stage(files, output)
             if output.part is not None:
                 take_part_back(files, output)
@@ -127,13 +145,17 @@ class RenamePublisher:
         for folder in (output.window_folder, output.stage_path):
             check_own_folder(files, folder)
         if files.exists(output.final_path):
-            check_owned(files, output, output.read(files, output.root, output.final_path))
+            shown = output.read_visible(files, output.root, output.final_path)
+            check_owned(files, output, shown, output.publisher)
         for place, marker in other_places(files, output):
-            check_owned(files, place, marker)
-        self._check_partitions(files, output)
+            check_owned(files, place, marker, output.publisher)
 
     def _check_partitions(self, files: Folders, output: Layout) -> None:
         """Look whether the root's windows are partitioned as this one is."""
+        self._check_partition_folders(files, output)
+        check_folders(files, output.root, kind_of(output), but=output.window_id)
+
+    def _check_partition_folders(self, files: Folders, output: Layout) -> None:
         for folder in output.partition_folders:
             check_own_folder(files, folder)
             if os.path.ismount(folder):
@@ -141,7 +163,6 @@ class RenamePublisher:
                     f"a file system is mounted at {folder}: windows are staged beside {output.root}, and move there by renames, "
                     "which do not cross file systems. Mount it at a folder that the whole root is in, or name another root"
                 )
-        check_folders(files, output.root, kind_of(output), but=output.window_id)
 
     def _check_stage(self, files: Folders, output: Layout) -> None:
         """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
@@ -158,9 +179,10 @@ class RenamePublisher:
         """Return the stage's marker, if the stage is complete and has all the files that were written."""
         files = _files_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+            _look_after(files, output)
             if (marker := whole_marker(files, output, output.stage_path)) is not None:
                 return marker
-            if not _has_stages(files, output):
+            if not files.exists(output.window_folder):
                 return None
             # Another job of this attempt may be putting its own in its place at this very moment.
             with _locked(files, output):
@@ -170,15 +192,14 @@ class RenamePublisher:
         """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
         files = _files_of(output)
         with as_sink_error(f"{output.final_path} cannot be looked at"):
+            _look_after(files, output)
             return shown_marker(files, self._shown_place(files, output))
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""
         files = _files_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
-            if earlier.has_stages(files, output):
-                with _locked(files, output):
-                    return output.own_marker(files, output.stage_path) or output
+            _look_after(files, output)
             return output.own_marker(files, output.stage_path) or output
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
@@ -202,14 +223,13 @@ class RenamePublisher:
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""
         files = _files_of(output)
-        if not _has_stages(files, output):
+        if not files.exists(output.window_folder) and not is_cut_short(files, output.root):
             return
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be removed"),
             _locked(files, output),
         ):
             check_own_folder(files, output.window_folder)
-            restore_replaced(files, output)
             # Parts before what was moved out of them: a part that is there is never less than it says.
             for name in sorted(files.names(output.window_folder), key=_is_merging):
                 mine = name == output.stage_name or name.startswith(f"{output.stage_name}~")
@@ -224,13 +244,16 @@ class RenamePublisher:
         """Raise what `publish` would raise; nothing is changed."""
         files = _files_of(output)
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
-            if not files.exists(output.stages_folder) and not _has_stages(files, output):
+            if not files.exists(output.stages_folder):
                 self._check_ready(files, output)
                 return
             with _locked(files, output):
                 self._check_ready(files, output)
 
     def _check_ready(self, files: Folders, output: Layout) -> None:
+        owner = read_owner(files, output.root)
+        if owner is not None:
+            check_root_owner(output.ledger_id, owner.ledger_id, output.root)
         output = self._place(files, output)
         if self._is_to_be_swapped(files, output):
             self._check_partitions(files, output)
@@ -243,13 +266,8 @@ class RenamePublisher:
             _locked(files, output),
         ):
             output = self._place(files, output)
-            try:
-                is_to_be_swapped = self._is_to_be_swapped(files, output)
-            except (SinkError, WindowSupersededError):
-                restore_replaced(files, output)
-                # Its message says what readers see.
-                is_to_be_swapped = self._is_to_be_swapped(files, output)
-            if is_to_be_swapped:
+            if self._is_to_be_swapped(files, output):
+                record_group(files, output)
                 self._swap(files, output)
             self._clean(files, output)
 
@@ -262,7 +280,7 @@ class RenamePublisher:
 
     def _shown_place(self, files: Folders, output: Output) -> Output:
         """Return the output where readers see this attempt, if they do in other folders of dates and hours."""
-        if output.own_marker(files, output.final_path) is None:
+        if not output.is_mine(output.read_visible(files, output.root, output.final_path)):
             for place, marker in other_places(files, output):
                 if place.partition != output.partition and output.is_mine(marker):
                     return place
@@ -271,9 +289,7 @@ class RenamePublisher:
     def _is_to_be_swapped(self, files: Folders, output: Layout) -> bool:
         """Return whether the stage still has to be moved into place; raise what `publish` raises."""
         check_own_folder(files, output.window_folder)
-        published = output.read(files, output.root, output.final_path)
-        if published == output and shown_marker(files, output) is not None:
-            return False
+        published = output.read_visible(files, output.root, output.final_path)
         staged = output.own_marker(files, output.stage_path)
         if staged is None:
             self._check_published(files, output)
@@ -282,25 +298,43 @@ class RenamePublisher:
             visible = self._visible(files, output)
             raise output.changed_stage_error(output.stage_path, lost, visible)
         check_replaceable(files, output, published)
+        for shown in (published, *(marker for _, marker in other_places(files, output))):
+            if shown is not None:
+                check_not_fewer(staged, shown)
         return True
 
     def _swap(self, files: Folders, output: Layout) -> None:
-        self._take_marker_out(files, output)
+        tag, final = self._take_marker_out(files, output), output.final_path
         files.make_folder(output.final_parent)
         shown = [output, *(place for place, _ in other_places(files, output))]
-        for path in (one.final_path for one in shown if files.exists(one.final_path)):
-            # One left by a crash is older than what is published: it was on its way out.
-            remove_tagged(files, output.root, output.replaced_path)
-            files.rename(path, output.replaced_path)
-        files.rename(output.stage_path, output.final_path)
-
-    def _take_marker_out(self, files: Folders, output: Layout) -> None:
-        """Leave nothing in the stage but data, and the tag of its marker."""
-        stage = output.stage_path
-        if not files.exists(inside := marker_path(stage)):
-            # It is out, and a crash came after that.
+        older = [one.final_path for one in shown if files.exists(one.final_path)]
+        if not older:
+            files.rename(output.stage_path, final)
             return
-        tag = tag_in(files, stage) or new_tag(output.window_id)
+        swap = swap_folder(output.root)
+        check_own_folder(files, swap)
+        files.make_folder(swap)
+        # By this entry, a replacement that dies is found: before anything moves that readers see.
+        new = f"{swap}/{tag}"
+        files.rename(output.stage_path, new)
+        if older == [final] and files.exchange(new, final):
+            remove_tagged(files, output.root, new)
+            return
+        asides = [f"{new}{OLDER}{n}" for n in range(len(older))]
+        for path, aside in zip(older, asides, strict=True):
+            files.rename(path, aside)
+        files.rename(new, final)
+        for aside in asides:
+            remove_tagged(files, output.root, aside)
+
+    def _take_marker_out(self, files: Folders, output: Layout) -> str:
+        """Leave nothing in the stage but data, and the tag of its marker; return the tag."""
+        stage = output.stage_path
+        tag = tag_in(files, stage)
+        if tag is not None and not files.exists(marker_path(stage)):
+            # It is out, and a crash came after that.
+            return tag
+        tag = tag or new_tag(output.window_id)
         kept = (MARKER_NAME, f"{TAG_PREFIX}{tag}")
         # Checksums that Hadoop writes beside each file, say.
         for name in files.names(stage):
@@ -309,11 +343,12 @@ class RenamePublisher:
         outside = published_marker(output.root, tag)
         files.make_folder(os.path.dirname(outside))
         files.make_folder(f"{stage}/{TAG_PREFIX}{tag}")
-        files.rename(inside, outside)
+        files.rename(marker_path(stage), outside)
+        return tag
 
     def _check_published(self, files: Folders, output: Layout) -> None:
         """Raise unless readers see this attempt's output; for one that has no stage."""
-        published = output.read(files, output.root, output.final_path)
+        published = output.read_visible(files, output.root, output.final_path)
         if output.is_mine(published):
             if shown_marker(files, output) is not None:
                 return
@@ -326,7 +361,7 @@ class RenamePublisher:
 
     def _visible(self, files: Folders, output: Layout) -> str:
         """Return a sentence on what is in the window's place."""
-        published = output.read(files, output.root, output.final_path)
+        published = output.read_visible(files, output.root, output.final_path)
         if published is None and (elsewhere := other_places(files, output)):
             output, published = elsewhere[0]
         if published is None:
@@ -339,15 +374,14 @@ class RenamePublisher:
 
     def _clean(self, files: Folders, output: Layout) -> None:
         """Remove what the published output has made worthless, and nothing that may still be published."""
-        for folder in (output.window_folder, output.old_window_folder):
-            for name in files.names(folder) if files.is_folder(folder) else ():
-                stage = STAGE_NAME.fullmatch(name)
-                newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
-                path = f"{folder}/{name}"
-                if not newer and is_own_name(files, output, path):
-                    remove_tagged(files, output.root, path)
-            files.remove_if_empty(folder)
-        earlier.remove_lock(files, output)
+        folder = output.window_folder
+        for name in files.names(folder) if files.is_folder(folder) else ():
+            stage = STAGE_NAME.fullmatch(name)
+            newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
+            path = f"{folder}/{name}"
+            if not newer and is_own_name(files, output, path):
+                remove_tagged(files, output.root, path)
+        files.remove_if_empty(folder)
 
 
 def _files_of(output: Layout) -> Folders:
@@ -356,14 +390,20 @@ def _files_of(output: Layout) -> Folders:
 
 @contextmanager
 def _locked(files: Folders, output: Layout) -> Iterator[None]:
-    """Keep other publishers of the root out."""
+    """Keep other publishers out, and put right what those that died have left."""
     files.make_folder(output.root)
-    with files.locked(output.stages_folder, output.window_folder), earlier.adopted(files, output):
+    with files.locked(output.stages_folder, output.window_folder):
+        are_others = heal(files, output)
         yield
+    if are_others:
+        heal_others(files, output.root)
 
 
-def _has_stages(files: Folders, output: Layout) -> bool:
-    return files.exists(output.window_folder) or earlier.has_stages(files, output)
+def _look_after(files: Folders, output: Layout) -> None:
+    """Put right, before a window is looked at, what publishers that died have left."""
+    if is_cut_short(files, output.root):
+        with _locked(files, output):
+            pass
 
 
 def _is_merging(name: str) -> bool:

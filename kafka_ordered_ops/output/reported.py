@@ -62,13 +62,64 @@ class Reported:
         return cls({**result, "returned": kept})
 
 
-def found_output(
-    result: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
-) -> Reported | StagedOutput | None:
-    """Return what an earlier attempt reported or wrote, from its JSON in the ledger; None if it is gone."""
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+@dataclass(frozen=True)
+class PublishedElsewhere:
+    """The output of a published window that is not where windows are published now: there is nothing to do."""
 
-    return Reported.found(result) or StagedOutput.found(result, storage_options)
+    result: Mapping[str, Any]
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return what the ledger stores."""
+        return self.result
+
+    def publish(self) -> None:
+        """Do nothing."""
+
+    def discard(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class EarlierOutputs:
+    """Finds what earlier attempts reported, or wrote below a root, from their JSON in the ledger.
+
+    The ledger is a hint: nothing is looked at but the root that the caller names.
+
+    Args:
+        root: the root of the outputs; None: jobs have their own sinks.
+        storage_options: credentials and settings of an object store.
+    """
+
+    root: str | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __call__(self, result: Mapping[str, Any]) -> Reported | StagedOutput | None:
+        """Return an output; None if it is gone, or not below the root."""
+        if (reported := Reported.found(result)) is not None or self.root is None:
+            return reported
+        from kafka_ordered_ops.output.staged_output import StagedOutput
+
+        return StagedOutput.found(result, self.storage_options, root=self.root)
+
+    def left(self, result: Mapping[str, Any]) -> StagedOutput | None:
+        """Return the output of another window of the group, if it was written below the root.
+
+        Nobody asked for it: what a copy of its root holds is not shown to readers of the copy.
+        """
+        found = self(result) if self._is_of_root(result) else None
+        return None if isinstance(found, Reported) else found
+
+    def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere | None:
+        """Return the output of a published window that was published to another place; None for one of the root."""
+        return None if self._is_of_root(result) else PublishedElsewhere(result)
+
+    def _is_of_root(self, result: Mapping[str, Any]) -> bool:
+        from kafka_ordered_ops.output.filesystem import normal_root
+
+        parts = result.get("parts")
+        first = parts[0] if isinstance(parts, list) and parts else result
+        root = first.get("root") if isinstance(first, Mapping) else None
+        return self.root is not None and root == normal_root(self.root)
 
 
 def result_facts(result: Any) -> dict[str, Any]:

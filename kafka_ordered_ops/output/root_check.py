@@ -9,13 +9,16 @@ from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.healing import heal_others
 from kafka_ordered_ops.output.partitions import check_folders
 
 
 def check_root(
     root: str, storage_options: Mapping[str, Any] | None, partition_by: PartitionBy | None
 ) -> None:
-    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike; nothing is changed.
+    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike.
+
+    Nothing is changed, but what publications that died have left is put right.
 
     Raises:
         ConfigError: there are windows that are partitioned otherwise.
@@ -28,4 +31,6 @@ def check_root(
 
             check_windows(open_store(root, storage_options), root, partition_by)
         else:
-            check_folders(files_for(root, storage_options), root, partition_by)
+            files = files_for(root, storage_options)
+            heal_others(files, root)
+            check_folders(files, root, partition_by)

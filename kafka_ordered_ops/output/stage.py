@@ -139,6 +139,7 @@ def stage_windows(
         plans[0].isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
+        topic_ids={name: one for plan in plans for name, one in plan.topic_ids.items()},
     )
     with drafts_of(outputs) as drafts, ExitStack() as resources:
         tally = Tally(plans)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
-from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.layout import Facts as Facts
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.parts import in_part_order
@@ -34,14 +35,17 @@ class StagedOutput(Layout):
         attempt: the attempt that wrote.
         part: the part of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
-        group_id: the consumer group of the window; None: unknown, as for outputs of earlier versions.
-        folder: the name of the folder that readers see; None: named after the id alone, as by earlier versions.
-        holding: the files that were written; None before `seal`, and from earlier versions.
+        group_id: the consumer group of the window; None: unknown.
+        folder: the name of the folder that readers see; empty: named after the id alone.
+        holding: the files that were written; None before `seal`.
         storage_options: credentials and settings of an object store.
+        seen_published: whether `found` saw that readers see it.
 
     Raises:
         ConfigError: an argument that cannot be part of a path, or a part that does not exist.
     """
+
+    seen_published: bool = field(default=False, repr=False, compare=False)
 
     def exists(self) -> bool:
         """Return whether the stage is there and complete, with all the files that were written.
@@ -97,8 +101,9 @@ class StagedOutput(Layout):
     ) -> int:
         """Remove what attempts have staged and nobody will finish; return how many files.
 
-        Published files are not touched. The next publication of a window removes what its older attempts left, so
-        only windows that are never delivered need this.
+        Published files are not touched. Complete stages stay unless readers see something newer of their window, because
+        they may have been committed: `OrderedWindows.clean` asks the ledger and removes those of no use as well. The next
+        publication of a window removes what its older attempts left.
 
         Args:
             root: the folder or prefix that the windows were written to.
@@ -111,11 +116,12 @@ class StagedOutput(Layout):
             SinkError: the store or the file system failed.
         """
         from kafka_ordered_ops.output.cleaning import leftovers
+        from kafka_ordered_ops.output.leftovers import before, choose
 
-        before = datetime.now(UTC) - as_span(older_than, what="older_than")
+        old = before(older_than, what="older_than")
         stages = leftovers(root, storage_options)
-        old = [one for one in stages.found() if one.modified < before]
-        return sum(map(stages.remove, old)) + stages.remove_probes(before)
+        dead = choose(stages, old).dead
+        return sum(map(stages.remove, dead)) + stages.remove_probes(old)
 
     def _check_whole(self) -> None:
         if self.part is not None:
@@ -142,31 +148,45 @@ class StagedOutput(Layout):
 
     @classmethod
     def found(
-        cls, result: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
+        cls,
+        result: Mapping[str, Any],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
     ) -> StagedOutput | None:
         """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or has another format.
 
-        An output with missing files counts as gone: it is written again, never published.
+        An output with missing files counts as gone: it is written again, never published. With `root` it is looked for
+        there, wherever it was written: a root may have been moved, together with what is beside it.
 
         A part counts as there when the whole window's output is. Of a window that was split, the ledger keeps
         ``{"parts": [...]}``: its parts are joined (`merged`). For `OrderedWindows.deliver`.
         """
         parts = result.get("parts")
         try:
+            several = parts if isinstance(parts, list) else [dict(result)]
+            outputs = [cls.from_json(Fields(one, "result"), storage_options) for one in several]
+            if root is not None:
+                outputs = [replace(one, root=normal_root(root)) for one in outputs]
             if not isinstance(parts, list):
-                output = cls.from_json(Fields(dict(result), "result"), storage_options)
-                return output if output._is_there() else None
-            outputs = [cls.from_json(Fields(part, "result"), storage_options) for part in parts]
-            return cls.merged(outputs) if all(one._is_there() for one in outputs) else None
+                return outputs[0]._found()
+            return cls.merged(outputs) if all(one._found() for one in outputs) else None
         except (JsonError, ConfigError):
             return None
 
-    def _is_there(self) -> bool:
-        return any(one.exists() or one.is_published() for one in (self, self.whole))
+    def _found(self) -> StagedOutput | None:
+        """Return this output as it was found, by as few looks as possible; None if it is gone."""
+        whole = self.whole
+        if self.part is not None and self.exists():
+            return self
+        if whole.is_published():
+            return replace(self, seen_published=True)
+        # Once more: a publication of this attempt may have come between.
+        return self if whole.exists() or whole.is_published() else None
 
 
-def output_of(result: Any) -> StagedOutput | None:
-    """Return the output that a window's result describes; None for a result of another sink, or no result.
+def output_of(result: Any, plan: WindowPlan) -> StagedOutput | None:
+    """Return the output that a window's result describes; None for a result of another sink or window, or no result.
 
     Of a window whose parts have reported it is the place of the whole, which has no counts until they are
     joined.
@@ -175,8 +195,11 @@ def output_of(result: Any) -> StagedOutput | None:
         return None
     try:
         parts = result.get("parts")
-        if isinstance(parts, list) and parts:
-            return StagedOutput.from_json(Fields(parts[0], "result")).whole
-        return StagedOutput.from_json(Fields(dict(result), "result"))
+        several = parts if isinstance(parts, list) and parts else [dict(result)]
+        output = StagedOutput.from_json(Fields(several[0], "result")).whole
     except JsonError:
         return None
+    wanted = (plan.ledger_id, plan.group_id, plan.window_id, plan.claim_id)
+    owner = output.owner
+    found = (owner.ledger_id, owner.group_id, owner.window_id, owner.claim_id)
+    return output if found == wanted else None

@@ -53,6 +53,7 @@ def read_batches(
         plan.isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
+        topic_ids=plan.topic_ids,
     )
     batches = counted(reader, pieces, tally, progress)
     if ordered:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 from kafka_ordered_ops.core.processing.new_record import checked_output
 from kafka_ordered_ops.core.processing.record import Record, Result
+from kafka_ordered_ops.kafka.client.forks import Home
 
 #: Gets a record, or a list of records.
 Function = Callable[[Any], Any]
@@ -36,15 +39,18 @@ def call_of(function: Function, *, in_batches: bool, produces: bool = False) -> 
 
     If it produces, whatever is no `NewRecord`, list of them, or None fails its record, or all of its batch.
     """
+    home = Home()
 
     def call(records: Sequence[Record]) -> list[Result]:
         try:
             # A list of its own: it may work through it as through a stack.
             value = function(list(records) if in_batches else records[0])
+            _end_if_forked(home)
             if type(value) in _NOT_DONE:
                 raise _prepared_only(value)
             return _results(records, value, in_batches=in_batches, produces=produces)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it came of these records
+            _end_if_forked(home, error)
             return failed(records, error)
 
     return call
@@ -52,17 +58,34 @@ def call_of(function: Function, *, in_batches: bool, produces: bool = False) -> 
 
 def async_call_of(function: Function, *, in_batches: bool, produces: bool = False) -> AsyncCall:
     """Return calls of an async function; see `call_of`."""
+    home = Home()
 
     async def call(records: Sequence[Record]) -> list[Result]:
         try:
             value = await function(list(records) if in_batches else records[0])
+            _end_if_forked(home)
             if type(value) in _NOT_DONE:
                 raise _prepared_only(value)
             return _results(records, value, in_batches=in_batches, produces=produces)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it came of these records
+            _end_if_forked(home, error)
             return failed(records, error)
 
     return call
+
+
+def _end_if_forked(home: Home, error: BaseException | None = None) -> None:
+    """End a process that the function has forked: it would go on as a second worker, whose work nobody commits.
+
+    The exit code is that of any Python program: 1 after a traceback, or what `SystemExit` says, or 0.
+    """
+    if home.is_here:
+        return
+    if error is None or isinstance(error, SystemExit):
+        code = None if error is None else error.code
+        os._exit(code if isinstance(code, int) else int(code is not None))
+    traceback.print_exception(error)
+    os._exit(1)
 
 
 def _prepared_only(value: Any) -> TypeError:

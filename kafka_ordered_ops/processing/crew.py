@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.arguments import check_function
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.processing.options import WorkerKind as WorkerKind
@@ -44,8 +44,7 @@ def crew_of(
     Raises:
         ConfigError: the function cannot be called, or cannot run there.
     """
-    if not callable(function):
-        raise ConfigError(f"the function is {shown(function)}: give something that can be called")
+    check_function(function, what="the function", takes=1)
     check_does_work(function, may_be_async=True)
     in_batches, most = batch_size is not None, batch_size or 1
     if kind is WorkerKind.PROCESSES:

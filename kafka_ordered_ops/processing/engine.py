@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
+from kafka_ordered_ops.core.errors import RecordsLostError, say_how_to_go_on
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
 from kafka_ordered_ops.core.processing.record import records_of
@@ -37,8 +38,12 @@ _WAIT_S: Final = 0.05
 STOP_TIMEOUT_S: Final = 30.0
 #: The same after Ctrl-C.
 _HURRY_S: Final = 0.2
-#: For what is kept at the end, after the function.
-_CLOSE_S: Final = 10.0
+#: For what is kept at the end, after the function: half of it for dead letters, and half for what is done.
+_CLOSE_S: Final = 5.0
+#: A request may be under way when processing is stopped. Without a group to leave, it is not waited for longer.
+_UNHEARD_S: Final = 2.0
+#: Leaving a group takes so long only if others hold it up.
+_LEAVE_S: Final = 15.0
 #: The same after Ctrl-C.
 _HURRY_CLOSE_S: Final = 0.5
 
@@ -80,7 +85,10 @@ class Engine:
         self._is_finite = not source.is_endless
         self._is_draining = False
         self._drained_by = float("inf")
-        self._close_s = _CLOSE_S
+        self._close_s, self._leave_s = _CLOSE_S, _LEAVE_S
+        #: Whether it has begun to process; whether it has noticed that the queue is stopped, and when it should have.
+        self._is_open = self._is_ending = False
+        self._unheard_by: float | None = None
         self._home = Home()
         self._thread = threading.Thread(target=self._run, name="process-records", daemon=True)
 
@@ -99,7 +107,21 @@ class Engine:
 
     def wait(self) -> None:
         """Wait for the end, once the queue is stopped."""
-        self._thread.join(self._stop_timeout_s + self._close_s)
+        ends_at = time.monotonic() + self._stop_timeout_s + self._close_s + self._leave_s
+        while self._thread.is_alive() and time.monotonic() < ends_at and not self.is_given_up:
+            self._thread.join(_WAIT_S)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the queue is stopped, no call goes on, and a request to a cluster that does not answer holds up the end.
+
+        The thread ends when the request does. A member of a group would stay in it if the program ended before.
+        """
+        if self._is_ending or not self._queue.is_stopped or (self._is_open and not self._is_finite):
+            return False
+        if self._unheard_by is None:
+            self._unheard_by = time.monotonic() + _UNHEARD_S
+        return time.monotonic() >= self._unheard_by and not self._queue.counts.in_flight
 
     def drain(self, timeout_s: float | None = None) -> None:
         """Read no more, and end when everything that was read is done, or when the time is over."""
@@ -110,7 +132,7 @@ class Engine:
     def hurry(self) -> None:
         """Somebody waits at a keyboard: give up soon what has begun; it is not done."""
         self._stop_timeout_s = min(self._stop_timeout_s, _HURRY_S)
-        self._close_s = _HURRY_CLOSE_S
+        self._close_s, self._leave_s = _HURRY_CLOSE_S, 0.0
 
     def end_within(self, timeout_s: float) -> None:
         """Give up sooner what has begun, once processing ends."""
@@ -143,6 +165,7 @@ class Engine:
                         self._turn()
                 except BaseException as error:  # noqa: BLE001 - raised as below, after what is done was kept
                     self._queue.stop(error)
+                self._is_ending = True
                 self._queue.stop()
                 self._workers.join(self._stop_timeout_s)
                 self._bury_last()
@@ -180,6 +203,7 @@ class Engine:
                 {tp: share.wanted for tp, share in shares.items()},
                 batch_records=self._turn_records,
                 stall_timeout_s=self._stall_timeout_s,
+                topic_ids=self._source.topic_ids,
             )
         )
         self._metrics.begin()
@@ -187,6 +211,7 @@ class Engine:
         self._source.on_commit = self._metrics.committed
         self._workers.on_turn = self._metrics.turn
         self._workers.start()
+        self._is_open = True
 
     def _is_done(self) -> bool:
         if self._is_draining and time.monotonic() >= self._drained_by:
@@ -209,7 +234,13 @@ class Engine:
                 self._read()
 
     def _read(self) -> None:
-        for tp, rows, position in self._reader.turn():
+        try:
+            turns = self._reader.turn()
+        except RecordsLostError as error:
+            if not self._is_finite:
+                say_how_to_go_on(error, self._source.group_id)
+            raise
+        for tp, rows, position in turns:
             if rows is not None and rows.num_rows:
                 self._queue.add(tp, records_of(tp, rows), offsets_of(rows), position)
             else:
@@ -269,6 +300,6 @@ class Engine:
         try:
             self._bury()
             if self._dead_letters is not None:
-                self._dead_letters.finish(self._stop_timeout_s)
+                self._dead_letters.finish(min(self._stop_timeout_s, self._close_s / 2))
         except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
             self._queue.stop(error)

@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.processing.progress import Progress
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.client.calls import call
 from kafka_ordered_ops.processing.sources import Changes, Share
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 
@@ -64,7 +65,8 @@ class PlanSource:
     ) -> None:
         self.group_id = plan.group_id
         self.isolation = plan.isolation
-        self.topics: Collection[str] = {part.tp.topic for part in plan}
+        self.topic_ids: Mapping[str, str] = plan.topic_ids
+        self.topics: Collection[str] = self.topic_ids.keys()
         self._plan = plan
         self._keep = keep
         self._commit_interval_s = check_timeout_s(commit_interval_s, what="commit_interval_s")
@@ -107,10 +109,11 @@ class PlanSource:
     def commit_at_end(self, timeout_s: float) -> None:
         """Keep what is done, for the last time."""
         if self._keep is not None:
-            self._try_to_keep(
-                self._keep,
-                "what was processed last is not kept, and another attempt processes it again: %s",
-            )
+            with call("keeping what is processed", timeout_s):
+                self._try_to_keep(
+                    self._keep,
+                    "what was processed last is not kept, and another attempt processes it again: %s",
+                )
 
     def report(self) -> None:
         """Report the progress to whoever asked for it."""

@@ -91,13 +91,14 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         with self._starting:  # Starting is not safe for threads.
-            self._process = context.Process(
+            process = context.Process(
                 target=serve,
                 args=(theirs, *self._arguments),
                 name="process-records",
                 daemon=True,
             )
-            self._process.start()
+            process.start()
+            self._process = process
         # Their death is to be the end of the pipe.
         theirs.close()
         try:
@@ -108,7 +109,7 @@ class _Process:
         raise WorkerDiedError(
             f"a worker process {self._ended()} before its first record. Is the function in a module that can be imported "
             'there, and the script\'s own start under `if __name__ == "__main__":`? Its standard error says more',
-            exit_code=self._process.exitcode,
+            exit_code=process.exitcode,
         )
 
     def call(self, records: Sequence[Record]) -> list[Result]:

@@ -12,12 +12,13 @@ from kafka_ordered_ops.core.arguments import (
     check_choice,
     check_count,
     check_flag,
-    check_group,
+    check_function,
     check_timeout_s,
     shown,
 )
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.membership import check_member_topics
+from kafka_ordered_ops.core.names import check_group, is_topic_name
 from kafka_ordered_ops.core.offset_map.reading import DecodePolicy
 from kafka_ordered_ops.core.processing.failures import RETRIES, Backoff, WhenExhausted
 from kafka_ordered_ops.core.processing.options import ProcessorOptions, WorkerKind
@@ -27,7 +28,6 @@ from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, as_bound
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import is_topic_name
 from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
@@ -44,7 +44,6 @@ from kafka_ordered_ops.processing.sources import (
 )
 from kafka_ordered_ops.processing.work_queue import Counts, Result, WorkQueue
 from kafka_ordered_ops.processing.workers import Workers
-from kafka_ordered_ops.windows.checks import check_function
 
 #: Records that are held: read, and not done.
 RECORDS_MAX: Final = 20_000
@@ -183,7 +182,7 @@ class Processor:
             ReadError: the plan's records cannot be read.
         """
         if progress is not None:
-            check_function(progress, what="progress")
+            check_function(progress, what="progress", takes=2)
         source = PlanSource(plan, keep, commit_interval_s=commit_interval_s, progress=progress)
         return _each(self.turns(source, function, batch_size), source.check_whole)
 
@@ -376,6 +375,8 @@ class Processor:
             while (found := queue.take_results(_POLL_S)) is not None:
                 yield found
                 engine.check_here()
+                if engine.is_given_up:
+                    break
         except KeyboardInterrupt:
             engine.hurry()
             raise

@@ -37,6 +37,8 @@ from kafka_ordered_ops.processing.work_queue import WorkQueue
 COMMIT_INTERVAL_S: Final = 1.0
 #: Not longer: while a group rebalances, a commit waits for its answer, and nothing is read.
 _COMMIT_TIMEOUT_S: Final = 5.0
+#: For the question before a commit whether its topics are still the same.
+_LOOK_TIMEOUT_S: Final = 2.0
 #: How long partitions that are given up wait for their records in flight, which their next owner would process again.
 #: All members wait for it.
 REVOKE_WAIT_S: Final = 3.0
@@ -71,6 +73,8 @@ class Source(Protocol):
     isolation: Isolation
     #: Their names.
     topics: Collection[str]
+    #: Their ids, once it is open.
+    topic_ids: Mapping[str, str]
     #: Whether it has no end.
     is_endless: bool
     #: Called after each commit with the seconds that it took.
@@ -153,7 +157,7 @@ class GroupSource:
         self._reported: set[TopicPartition] = set()
         #: Asked before each commit whether its topics are still the same.
         self._lookup: LookupDoor
-        self._topic_ids: Mapping[str, str]
+        self.topic_ids: Mapping[str, str]
         self._due_at = self._begin_at = self._look_at = time.monotonic()
         self.on_commit: Callable[[float], None] | None = None
 
@@ -162,8 +166,8 @@ class GroupSource:
         asked, self._queue = self._asked, queue
         with open_lookup(self._settings, timeout_s=self._timeout_s) as lookup:
             topics = lookup.topics(asked.topics)
-        self._topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-        self._lookup = stack.enter_context(open_lookup(self._settings, timeout_s=_COMMIT_TIMEOUT_S))
+        self.topic_ids = {name: facts.topic_id for name, facts in topics.items()}
+        self._lookup = stack.enter_context(open_lookup(self._settings, timeout_s=_LOOK_TIMEOUT_S))
         self._at_open = frozenset(
             TopicPartition(name, number) for name in topics for number in topics[name].partitions
         )
@@ -360,7 +364,7 @@ class GroupSource:
     def _check_same_topics(self, names: Collection[str]) -> None:
         """Raise `TopicRecreatedError` for a new topic, whose first records would be skipped for ever."""
         for name, facts in self._lookup.topics(names).items():
-            if facts.topic_id != (known := self._topic_ids[name]):
+            if facts.topic_id != (known := self.topic_ids[name]):
                 raise TopicRecreatedError(
                     f"group {self.group_id}: topic {name} was deleted and created again while it was processed, and its "
                     "offsets start over. Nothing of it is committed. Subscribe again",

@@ -8,9 +8,11 @@ from typing import Final
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import CommitUnknownError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD
 from kafka_ordered_ops.core.processing.outputs import Pending
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import TransactionsDoor
+from kafka_ordered_ops.processing.dead_letters import PREFIX
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 
 #: Long enough for the outputs that are held at most, on a slow network. Meanwhile nothing is read.
@@ -74,6 +76,7 @@ class GroupTransactions:
         except KafkaOrderedOpsError as error:
             if not error.retriable:
                 self._failure = error
+                _name_source(error, outputs)
             raise
         self._queue.stored(written)
 
@@ -82,3 +85,21 @@ class GroupTransactions:
         if self._unknown is not None:
             self._unknown.offsets.pop(tp, None)
             self._unknown.written.pop(tp, None)
+
+
+def _name_source(error: KafkaOrderedOpsError, outputs: Mapping[TopicPartition, Pending]) -> None:
+    """Add the record whose output was refused, and the error of the function where the output is its dead letter."""
+    refused = getattr(error, REFUSED_RECORD, None)
+    for tp, pending in outputs.items():
+        for offset, some in pending.items():
+            if refused is None or not any(one is refused for one in some):
+                continue
+            why = ": ".join(
+                (value or b"").decode(errors="replace")
+                for name, value in refused.headers
+                if name in (f"{PREFIX}error_type", f"{PREFIX}error")
+            )
+            error.add_note(
+                f"{tp}@{offset} is not done: what was to be written for it is refused"
+                f"{f'. Its function failed with {why}' if why else ''}"
+            )

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.arguments import check_timeout_s
+from kafka_ordered_ops.core.arguments import check_function, check_timeout_s
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.splitting import waiting_parts
@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.output.reported import Reported, returned_by
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S, PlanSource, ProgressKeeper
 from kafka_ordered_ops.processing.processor import Processor
-from kafka_ordered_ops.windows.checks import check_claims, check_function
+from kafka_ordered_ops.windows.checks import check_claims
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.processing.record import Result
@@ -140,9 +140,9 @@ def process_window(
     """
     processor = processor or Processor(windows.settings)
     processor.check(function, batch_size)
-    for what, called in (("on_result", on_result), ("progress", progress)):
+    for what, called, takes in (("on_result", on_result, 1), ("progress", progress, 2)):
         if called is not None:
-            check_function(called, what=what)
+            check_function(called, what=what, takes=takes)
     commit_interval_s = check_timeout_s(commit_interval_s, what="commit_interval_s")
     if isinstance(window, WindowPlan):
         if window_id is not None or policy is not None:

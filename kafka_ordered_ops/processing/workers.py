@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from typing import Final
 
 from kafka_ordered_ops.core.errors import FunctionTimeoutError, HungFunctionsError
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.processing.calls import Call, failed
 from kafka_ordered_ops.processing.turns import Turn
 from kafka_ordered_ops.processing.work_queue import WorkQueue
@@ -45,6 +47,7 @@ class Workers(ABC):
         #: Workers that were fenced off, and whose call has not ended.
         self._hung: set[int] = set()
         self._look_s = max(LOOK_S, concurrency * _LOOK_S_EACH)
+        self._home = Home()
         #: Called after each turn with its partition and the seconds that each record took.
         self.on_turn: Callable[[TopicPartition, float], None] | None = None
 
@@ -110,6 +113,9 @@ class Workers(ABC):
             )
 
     def _take(self, worker: int, *, wait: bool = True) -> Turn | None:
+        if not self._home.is_here:
+            # Forked by an async function, of which each `await` lets this event loop go on.
+            os._exit(1)
         if (taken := self._queue.take(wait=wait)) is None:
             return None
         is_timed = self._timeout_s is not None

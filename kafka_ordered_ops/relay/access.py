@@ -1,4 +1,4 @@
-"""Who may do what: access tokens with verbs and topics, from a file that only its owner can read.
+"""Access tokens, and what each allows, from a file that only its owner can read.
 
 The file has the hashes of the tokens: whoever reads it cannot use them. It is read again when it changes, so tokens are added and
 revoked without a restart. A name may have two tokens, so that its clients move from the old to the new one in their own time.
@@ -6,6 +6,7 @@ revoked without a restart. A name may have two tokens, so that its clients move 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -18,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,8 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import as_moment, check_text
 from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.relay.limits import TokenLimits, limits_json, limits_of
+from kafka_ordered_ops.relay.rights import Access, Names, Verb
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,39 +44,6 @@ _LOOK_S: Final = 1.0
 _NAME_LENGTH_MAX: Final = 128
 
 
-class Verb(StrEnum):
-    """What a token allows."""
-
-    READ = "read"
-    #: Also cancel and extend.
-    ACKNOWLEDGE = "acknowledge"
-    #: Open windows; see all groups.
-    ADMIN = "admin"
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What one caller may do."""
-
-    name: str
-    verbs: frozenset[Verb]
-    #: None: all topics.
-    topics: frozenset[str] | None = None
-
-    def check(self, verb: Verb, topics: Iterable[str] = ()) -> None:
-        """Raise `AccessDeniedError` without this verb, or for a topic outside its topics."""
-        if verb not in self.verbs:
-            raise AccessDeniedError(f"the token {self.name!r} does not allow {verb.value!r}")
-        if self.topics is not None and (others := set(topics) - self.topics):
-            raise AccessDeniedError(
-                f"the token {self.name!r} does not allow the topic {min(others)!r}"
-            )
-
-
-#: Of a server without tokens.
-EVERYTHING: Final = Access("anyone", frozenset(Verb))
-
-
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
     """One line of the tokens file."""
@@ -86,13 +55,15 @@ class TokenEntry:
 
     def to_json(self) -> str:
         """Return the line."""
-        expires = self.expires_ms
+        access, expires = self.access, self.expires_ms
         return json.dumps(
             {
-                "name": self.access.name,
+                "name": access.name,
                 "sha256": self.sha256,
-                "topics": None if self.access.topics is None else sorted(self.access.topics),
-                "verbs": sorted(self.access.verbs),
+                "topics": sorted(access.topics.patterns),
+                "groups": sorted(access.groups.patterns),
+                "verbs": sorted(access.verbs),
+                "limits": limits_json(access.limits or TokenLimits()),
                 "expires": None
                 if expires is None
                 else datetime.fromtimestamp(expires / 1000, UTC).isoformat(),
@@ -101,12 +72,24 @@ class TokenEntry:
 
 
 def new_token(
-    name: str, verbs: Iterable[Verb], topics: Iterable[str] | None, expires_ms: int | None
+    name: str,
+    *,
+    topics: Iterable[str],
+    groups: Iterable[str],
+    verbs: Iterable[Verb],
+    limits: TokenLimits | None = None,
+    expires_ms: int | None = None,
 ) -> tuple[str, TokenEntry]:
-    """Make a token; return it, and its line of the file."""
+    """Make a token; return it, and its line of the file. Raises `ConfigError`."""
     token = _PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     check_text(name, what="name", length_max=_NAME_LENGTH_MAX)
-    access = Access(name, frozenset(verbs), None if topics is None else frozenset(topics))
+    access = Access(
+        name,
+        frozenset(verbs),
+        Names(frozenset(topics), "topic"),
+        Names(frozenset(groups), "group"),
+        limits or TokenLimits(),
+    )
     return token, TokenEntry(access, _hash(token.encode()), expires_ms)
 
 
@@ -115,7 +98,7 @@ def add_entry(file: Path, entry: TokenEntry) -> int:
 
     The file is created if it does not exist. Of two valid tokens of the name, the older one is removed.
     """
-    old = read_entries(file) if file.exists() else []
+    old = read_entries(file) if os.path.lexists(file) else []
     now_ms = time.time_ns() // 1_000_000
     same = [one for one in old if one.access.name == entry.access.name]
     valid = [one for one in same if one.expires_ms is None or one.expires_ms > now_ms]
@@ -132,7 +115,8 @@ def add_entry(file: Path, entry: TokenEntry) -> int:
             os.fsync(out.fileno())
         fresh.replace(file)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise ConfigError(f"cannot write tokens to {file}: {error.strerror}") from error
     return len(same) - len(kept)
 
@@ -141,18 +125,15 @@ def read_entries(file: Path) -> list[TokenEntry]:
     """Read the file.
 
     Raises:
-        ConfigError: it cannot be read, others than its owner may read or write it, or a line is invalid.
+        ConfigError: it cannot be read, belongs to another user, others than its owner may open it, or a line is invalid.
     """
     try:
-        with file.open("rb") as source:
-            mode = os.fstat(source.fileno()).st_mode
+        # A pipe that nobody writes to would make the server wait.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+            _check_owned(file, os.fstat(source.fileno()))
             data = source.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"cannot read tokens from {file}: {error.strerror}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(
-            f"others than its owner may open the tokens file {file} (mode {stat.S_IMODE(mode):o}): run chmod 600 on it"
-        )
     if len(data) > _FILE_BYTES_MAX:
         raise ConfigError(f"the tokens file {file} has more than {_FILE_BYTES_MAX:,} bytes")
     entries = []
@@ -166,30 +147,48 @@ def read_entries(file: Path) -> list[TokenEntry]:
     return entries
 
 
+def _check_owned(file: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"cannot read tokens from {file}: it is not a regular file")
+    # Whoever owns it makes tokens. Root may do that anyway.
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"the tokens file {file} belongs to the user with the id {found.st_uid}, and this process runs as "
+            f"{os.geteuid()}: give the server a file of its own"
+        )
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"others than its owner may open the tokens file {file} (mode {stat.S_IMODE(found.st_mode):o}): run chmod 600 on it"
+        )
+
+
 def _entry(line: bytes) -> TokenEntry:
     fields = Fields(strict_json.loads(line, limit_bytes=_FILE_BYTES_MAX), "token")
     name = check_text(fields.text("name"), what="name", length_max=_NAME_LENGTH_MAX)
     digest = fields.text("sha256")
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise JsonError("token.sha256 is not 64 hexadecimal digits")
-    listed = fields.anything("topics")
-    topics = None
-    if listed is not None:
-        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            raise JsonError("token.topics is neither a list of names, nor null for all")
-        topics = frozenset(listed)
+    topics = Names(frozenset(fields.texts("topics")), "topic")
+    groups = Names(frozenset(fields.texts("groups")), "group")
     try:
         verbs = frozenset(Verb(one) for one in fields.texts("verbs"))
     except ValueError as error:
         raise JsonError(f"token.verbs: {error}") from error
-    expires = fields.text_or_none("expires") if fields.has("expires") else None
+    limits = limits_of(TokenLimits, _object(fields.anything("limits")))
+    expires = fields.text_or_none("expires")
     fields.done()
     expires_ms = (
         None
         if expires is None
         else round(as_moment(expires, what="token.expires").timestamp() * 1000)
     )
-    return TokenEntry(Access(name, verbs, topics), digest, expires_ms)
+    return TokenEntry(Access(name, verbs, topics, groups, limits), digest, expires_ms)
+
+
+def _object(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise JsonError("token.limits is not an object")
+    return value
 
 
 def _check(entries: list[TokenEntry], file: Path) -> None:

@@ -1,8 +1,11 @@
-"""Answers over HTTP, and which one an error becomes."""
+"""Answers over HTTP, the connections that they go over, and which answer an error becomes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +15,10 @@ from kafka_ordered_ops.core.errors import (
     AccessDeniedError,
     ClosedError,
     ConfigError,
+    GroupInUseError,
     KafkaOrderedOpsError,
     LeaseError,
+    RelayLimitError,
     RelayLogRecordError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -22,13 +27,65 @@ from kafka_ordered_ops.relay.bodies import JSON_TYPE
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-#: An extension of ASGI: its function "send" sends a whole answer, and returns whether it could.
-AT_ONCE: Final = "kafka_ordered_ops.answer_at_once"
+#: An extension of ASGI: its "wire" is the `Wire` of the request.
+WIRE: Final = "kafka_ordered_ops.wire"
 
+#: Of a large answer: less than a client's buffers take is no use, and more is memory.
+_PART_BYTES: Final = 256 * 1024
+
+#: With these statuses, the same request may succeed later.
+RETRIABLE: Final = frozenset({408, 429, 503})
 CLOSE: Final[Headers] = ((b"connection", b"close"),)
 #: Seconds, for an error that goes away.
 _RETRY_AFTER: Final[Headers] = ((b"retry-after", b"1"),)
 _BEARER: Final[Headers] = ((b"www-authenticate", b"Bearer"),)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection: nobody waits for the answer."""
+
+
+class Wire:
+    """The connection of one request, of which nothing is known here; a server's own can do all of this."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed it."""
+        return False
+
+    @contextmanager
+    def cancelled_when_gone(self) -> Iterator[None]:
+        """Cancel the task of the block when the client closes the connection; the block then raises `ClientGoneError`."""
+        task = asyncio.current_task()
+        self.call_when_gone(None if task is None else task.cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task is None or not self.is_gone:
+                raise
+            task.uncancel()
+            raise ClientGoneError from None
+        finally:
+            self.call_when_gone(None)
+
+    def call_when_gone(self, function: Callable[[], object] | None) -> None:
+        """Call a function, instead of another one, when the client closes the connection."""
+
+    def send(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Send a whole answer; return False where only ASGI's steps will do."""
+        return False
+
+    async def drained(self) -> None:
+        """Wait until the client has taken nearly all of the answer, or the connection is closed."""
+
+
+_UNKNOWN_WIRE: Final = Wire()
+
+
+def wire_of(scope: Scope) -> Wire:
+    """Return the connection of a request."""
+    found: Wire = scope.get("extensions", {}).get(WIRE, {}).get("wire", _UNKNOWN_WIRE)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +96,39 @@ class Answer:
     status: int = 200
     content_type: str = JSON_TYPE
     headers: Headers = ()
+    #: Called when the client has taken nearly all of it; None: nobody waits for that.
+    sent: Callable[[], None] | None = None
 
     async def send(self, scope: Scope, send: Send) -> None:
         """Send it: at once, if the connection can."""
-        headers = [
-            (b"content-type", self.content_type.encode()),
-            (b"content-length", str(len(self.body)).encode()),
-            *self.headers,
-        ]
-        at_once = scope.get("extensions", {}).get(AT_ONCE)
-        if at_once is not None and at_once["send"](self.status, headers, self.body):
-            return
+        wire = wire_of(scope)
+        try:
+            headers = [
+                (b"content-type", self.content_type.encode()),
+                (b"content-length", str(len(self.body)).encode()),
+                *self.headers,
+            ]
+            if len(self.body) > _PART_BYTES or not wire.send(self.status, headers, self.body):
+                await self._send_in_parts(headers, send)
+            if self.sent is not None:
+                await wire.drained()
+        finally:
+            if self.sent is not None:
+                self.sent()
+
+    async def _send_in_parts(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+        """Send it in parts, each when the client has taken those before.
+
+        Written at once, it would be in the buffers of TLS, where nobody sees that the client takes none of it.
+        """
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        left = memoryview(self.body)
+        while True:
+            part, left = left[:_PART_BYTES], left[_PART_BYTES:]
+            more = bool(left)
+            await send({"type": "http.response.body", "body": bytes(part), "more_body": more})
+            if not more:
+                return
 
 
 class HttpError(Exception):
@@ -62,15 +139,12 @@ class HttpError(Exception):
         self.status, self.message, self.headers = status, message, headers
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection: nobody waits for the answer."""
-
-
 def answer_of(error: Exception) -> Answer:
     """Return the answer for an error."""
     match error:
         case HttpError():
-            return _error(error.status, "HttpError", error.message, False, error.headers)
+            is_retriable = error.status in RETRIABLE
+            return _error(error.status, "HttpError", error.message, is_retriable, error.headers)
         case ClosedError():
             # The server is being stopped; others are not.
             return _error(
@@ -81,7 +155,7 @@ def answer_of(error: Exception) -> Answer:
         case KafkaOrderedOpsError():
             status = _status_of(error)
             kind = type(error).__name__
-            headers = _RETRY_AFTER if status == 503 else ()
+            headers = _RETRY_AFTER if status in (429, 503) else ()
             return _error(status, kind, error.message, error.retriable, headers)
         case _:
             # Its text may have anything in it; the log has it.
@@ -97,10 +171,12 @@ def _status_of(error: KafkaOrderedOpsError) -> int:
     match error:
         case ConfigError() | RelayLogRecordError():
             return 400
-        case LeaseError() | TopicRecreatedError():
+        case LeaseError() | TopicRecreatedError() | GroupInUseError(retriable=False):
             return 409
         case UnknownTopicError():
             return 404
+        case RelayLimitError():
+            return 429
         case _:
             return 503 if error.retriable else 500
 

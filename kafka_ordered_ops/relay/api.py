@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
+from kafka_ordered_ops.core.errors import AccessDeniedError
 from kafka_ordered_ops.relay import bodies
-from kafka_ordered_ops.relay.access import Access
-from kafka_ordered_ops.relay.answers import HttpError, answer_of
+from kafka_ordered_ops.relay.answers import Answer, HttpError, answer_of, wire_of
 from kafka_ordered_ops.relay.metrics import TEXT_TYPE, Metrics
-from kafka_ordered_ops.relay.operations import Post
+from kafka_ordered_ops.relay.operations import Call, Post
 from kafka_ordered_ops.relay.page import PAGE, PAGE_HEADERS
 from kafka_ordered_ops.relay.ports import PartitionStatus, RelayService
+from kafka_ordered_ops.relay.rights import Access
 
 #: Where a request has what its caller may do.
 ACCESS: Final = "kafka_ordered_ops.access"
@@ -36,12 +39,15 @@ _ERRORS: Final[_Responses] = {
         400: "The request is invalid.",
         401: "No valid access token.",
         403: "The access token does not allow this.",
-        404: "An unknown topic.",
+        404: "An unknown topic or path.",
+        405: "The path does not take this method.",
         408: "The request did not arrive in time.",
-        409: "A lease is invalid, or has ended.",
+        409: "A lease is invalid, or has ended; or the group or the topic cannot be read by this relay.",
         413: "The body is too large.",
         415: "The body is not JSON.",
-        429: "Too many connections of this client.",
+        421: "The server listens on this machine only, and the request names another host.",
+        429: "A limit of the token, the address or the server is reached: try again later.",
+        431: "The header is too large.",
         503: "Not ready, or the brokers cannot be reached: try again.",
     }.items()
 }
@@ -53,8 +59,26 @@ _ARROW: Final[_Responses] = {
 }
 
 
-def described_api(service: RelayService, metrics: Metrics, posts: Mapping[str, Post]) -> FastAPI:
-    """Return the FastAPI application: it describes the POST requests, and answers the others."""
+def described_api(
+    service: RelayService,
+    metrics: Metrics,
+    posts: Mapping[str, Post],
+    denied: Callable[[Scope, AccessDeniedError], None],
+) -> FastAPI:
+    """Return the FastAPI application: it describes the POST requests, and answers the others.
+
+    Args:
+        service: what it asks.
+        metrics: the counters of the server.
+        posts: the POST requests by path.
+        denied: takes note of a call that is denied.
+    """
+
+    async def deny(request: Request, error: Exception) -> Response:
+        if isinstance(error, AccessDeniedError):
+            denied(request.scope, error)
+        return _response(answer_of(error))
+
     api = FastAPI(
         title="Kafka Ordered Ops relay",
         description="Read, acknowledge and cancel records of Kafka, from any number of workers.",
@@ -62,22 +86,26 @@ def described_api(service: RelayService, metrics: Metrics, posts: Mapping[str, P
         # They load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # An error says more than an answer without a body.
+        redirect_slashes=False,
     )
     with _BUILDING:
         for path, post in posts.items():
             _describe(api, path, post)
         _Looks(service, metrics).add_to(api)
     api.add_exception_handler(HTTPException, _http_error)
+    api.add_exception_handler(AccessDeniedError, deny)
     return api
 
 
 def _describe(api: FastAPI, path: str, post: Post) -> None:
     async def run(body: Any, request: Request) -> Response:
         sent = await request.body()
-        answer = await post.run(
-            request.scope[ACCESS], sent, dict(request.scope["headers"]), request.receive
-        )
-        return Response(answer.body, answer.status, media_type=answer.content_type)
+        scope = request.scope
+        answer = await post.run(Call(scope[ACCESS], sent, dict(scope["headers"]), wire_of(scope)))
+        if answer.sent is not None:
+            answer.sent()
+        return _response(answer)
 
     run.__annotations__["body"] = post.body
     responses = _ERRORS | (_ARROW if post.answer is bodies.ReadAnswer else {})
@@ -113,11 +141,13 @@ class _Looks:
         api.get("/", include_in_schema=False)(self.page)
 
     async def status(self, request: Request) -> bodies.StatusAnswer:
-        """Return what this server knows of the topics that the caller may use."""
+        """Return what this server knows of the topics and groups that the caller may use."""
         return self._answer(self._allowed(request))
 
     async def group(self, group: str, request: Request) -> bodies.StatusAnswer:
         """Return what this server knows of one group."""
+        access: Access = request.scope[ACCESS]
+        access.check_names(access.groups, [group])
         return self._answer(one for one in self._allowed(request) if one.group == group)
 
     async def health(self) -> dict[str, bool]:
@@ -137,8 +167,11 @@ class _Looks:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """Return metrics in the text format of Prometheus."""
-        text = self._metrics.text(self._allowed(request), is_ready=self._service.is_ready)
+        """Return metrics in the text format of Prometheus; those of the whole server for tokens of all topics and groups."""
+        access: Access = request.scope[ACCESS]
+        text = self._metrics.text(
+            self._allowed(request), is_ready=self._service.is_ready, is_whole=access.is_whole
+        )
         return Response(text, headers={"content-type": TEXT_TYPE})
 
     async def page(self) -> Response:
@@ -146,9 +179,17 @@ class _Looks:
         return Response(PAGE, headers=PAGE_HEADERS)
 
     def _allowed(self, request: Request) -> list[PartitionStatus]:
+        """Return what the caller may see: of each partition of its topics its groups, or the partition alone."""
         access: Access = request.scope[ACCESS]
-        topics = access.topics
-        return [one for one in self._service.status() if topics is None or one.topic in topics]
+        if access.is_whole:
+            return self._service.status()
+        allowed: list[PartitionStatus] = []
+        for _, found in groupby(self._service.status(), lambda one: (one.topic, one.partition)):
+            rows = list(found)
+            if access.topics.allow(rows[0].topic):
+                mine = [one for one in rows if one.group and access.groups.allow(one.group)]
+                allowed += mine or [rows[0].without_group()]
+        return allowed
 
     def _answer(self, partitions: Iterable[PartitionStatus]) -> bodies.StatusAnswer:
         return bodies.StatusAnswer(
@@ -168,5 +209,8 @@ def _sum_or_none(numbers: Iterable[int | None]) -> int | None:
 async def _http_error(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     found = answer_of(HttpError(status, str(getattr(error, "detail", "the server failed"))))
-    headers = getattr(error, "headers", None)
-    return Response(found.body, status, headers=headers, media_type=found.content_type)
+    return _response(found, getattr(error, "headers", None))
+
+
+def _response(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(answer.body, answer.status, headers=headers, media_type=answer.content_type)

@@ -9,12 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from kafka_ordered_ops.core.errors import AccessDeniedError, KafkaOrderedOpsError
-from kafka_ordered_ops.relay.access import EVERYTHING, Access
+from kafka_ordered_ops.core.errors import (
+    AccessDeniedError,
+    KafkaOrderedOpsError,
+    RelayLimitError,
+)
+from kafka_ordered_ops.core.strict_json import JsonError, whole_number
 from kafka_ordered_ops.relay.answers import (
     CLOSE,
     Answer,
@@ -22,14 +27,17 @@ from kafka_ordered_ops.relay.answers import (
     HttpError,
     answer_of,
     unauthorized,
+    wire_of,
 )
 from kafka_ordered_ops.relay.api import ACCESS, OPEN_PATHS, described_api
 from kafka_ordered_ops.relay.bodies import JSON_TYPE
 from kafka_ordered_ops.relay.callers import Callers
-from kafka_ordered_ops.relay.limits import Limits
+from kafka_ordered_ops.relay.limits import PLANS_MAX, Limits
 from kafka_ordered_ops.relay.metrics import Metrics
-from kafka_ordered_ops.relay.operations import Operations, Post, posts
+from kafka_ordered_ops.relay.operations import Call, Operations, Post, posts
 from kafka_ordered_ops.relay.ports import RelayService
+from kafka_ordered_ops.relay.rights import EVERYTHING, Access
+from kafka_ordered_ops.relay.slots import Slots
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -51,8 +59,14 @@ class RelayApp:
         self, service: RelayService, callers: Callers, metrics: Metrics, limits: Limits
     ) -> None:
         self._callers, self._metrics = callers, metrics
-        self._posts = posts(Operations(service, metrics), limits.body_bytes_max)
-        self.api = described_api(service, metrics, self._posts)
+        self._plans = Slots(PLANS_MAX)
+        self._posts = posts(Operations(service, metrics, limits), limits.body_bytes_max)
+        self.api = described_api(
+            service,
+            metrics,
+            self._posts,
+            lambda scope, error: self._deny(scope, scope.get(ACCESS), error),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -87,7 +101,11 @@ class RelayApp:
         if is_open:
             return EVERYTHING
         try:
-            return self._callers.access_of(headers)
+            access = self._callers.access_of(headers)
+            self._callers.count(access)
+            return access
+        except RelayLimitError as error:
+            return answer_of(error)
         except AccessDeniedError as error:
             self._deny(scope, None, error)
             return unauthorized(error)
@@ -106,8 +124,9 @@ class RelayApp:
         """Return the answer; None: the client is gone."""
         try:
             access.check(post.verb)
-            body = await _body(headers, receive, post.bytes_max)
-            return await post.run(access, body, headers, receive)
+            async with self._plans.of(access.name) if post.has_plan else nullcontext():
+                body = await _body(headers, receive, post.bytes_max)
+                return await post.run(Call(access, body, headers, wire_of(scope)))
         except ClientGoneError:
             return None
         except AccessDeniedError as error:
@@ -138,7 +157,11 @@ async def _body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int
     # A page of another site can send any other type without being asked.
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
         raise HttpError(415, f"the body must be JSON: send content-type: {JSON_TYPE}", CLOSE)
-    if int(headers.get(b"content-length", b"0")) > bytes_max:
+    try:
+        size = whole_number(headers.get(b"content-length", b"0"))
+    except JsonError as error:
+        raise HttpError(400, f"content-length: {error}", CLOSE) from None
+    if size > bytes_max:
         raise _too_large(bytes_max)
     message = await receive()
     body: bytes = message.get("body", b"")

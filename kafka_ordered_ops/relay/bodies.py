@@ -22,10 +22,10 @@ from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.relay.limits import (
     LEASE_S_LEAST,
-    LEASE_S_MAX,
     LEASES_MAX,
     RANGES_MAX,
     RECORDS_MAX,
+    TIME_S_MAX,
     WAIT_S_MAX,
 )
 from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets
@@ -69,7 +69,7 @@ _Group = Annotated[
 _Token = Annotated[str, Field(min_length=1, max_length=_TOKEN_LENGTH_MAX)]
 _Topic = Annotated[str, Field(min_length=1, max_length=_TOPIC_LENGTH_MAX)]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
-_Seconds = Annotated[float, Field(ge=LEASE_S_LEAST, le=LEASE_S_MAX)]
+_Seconds = Annotated[float, Field(ge=LEASE_S_LEAST, le=TIME_S_MAX)]
 
 
 class _Body(BaseModel):
@@ -83,7 +83,10 @@ class ReadBody(_Body):
     group: _Group = Field(description="The client group: each group gets every record.")
     records_max: int = Field(default=500, ge=1, le=RECORDS_MAX, description="Return at most these.")
     wait_s: float = Field(
-        default=0.0, ge=0.0, le=WAIT_S_MAX, description="Wait so long for the first record."
+        default=0.0,
+        ge=0.0,
+        le=WAIT_S_MAX,
+        description="Wait so long for a record that is not there yet. 0: return what is there.",
     )
     lease_s: _Seconds = Field(default=60.0, description="The records are this client's so long.")
     topics: list[_Topic] | None = Field(
@@ -194,6 +197,8 @@ class PartitionAnswer(BaseModel):
     acknowledged: int
     base: int | None
     oldest_lease_ms: int | None
+    refused_dead_letters: int
+    problem: str | None
     replayed: int
     replayed_of: int | None
 

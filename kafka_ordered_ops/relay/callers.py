@@ -1,20 +1,26 @@
-"""Who calls: the access of a request, and a line in the log for every denied one."""
+"""Who calls: the access of a request, how many requests it may send, and a line in the log for denied ones."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import AccessDeniedError
-from kafka_ordered_ops.relay.access import EVERYTHING, Access, Tokens
+from kafka_ordered_ops.core.errors import AccessDeniedError, RelayLimitError
+from kafka_ordered_ops.relay.access import Tokens
 from kafka_ordered_ops.relay.answers import HttpError
+from kafka_ordered_ops.relay.rights import EVERYTHING, Access
 
 _AUDIT: Final = logging.getLogger("kafka_ordered_ops.relay.audit")
 
 #: Of a path in the log: the caller chose it.
 _SHOWN_LENGTH: Final = 80
+#: Lines in a second: callers without a token must not fill the disk.
+_LINES: Final = 20
+#: More than there are tokens: names that are gone are forgotten.
+_RATES_MAX: Final = 1_000
 
 
 class Callers:
@@ -23,10 +29,20 @@ class Callers:
     Args:
         tokens: the access tokens; None: whoever can connect may do everything.
         is_local: whether the server listens on this machine alone.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, tokens: Tokens | None, *, is_local: bool) -> None:
-        self._tokens, self._is_local = tokens, is_local
+    def __init__(
+        self,
+        tokens: Tokens | None,
+        *,
+        is_local: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tokens, self._is_local, self._clock = tokens, is_local, clock
+        self._rates: dict[str, _Rate] = {}
+        self._lines = _Rate(clock())
+        self._unsaid = 0
 
     def access_of(self, headers: Mapping[bytes, bytes]) -> Access:
         """Return what the caller may do.
@@ -46,8 +62,30 @@ class Callers:
             )
         return self._tokens.access_of(token.strip())
 
+    def count(self, access: Access) -> None:
+        """Count a request of a token; raise `RelayLimitError` if it is one too many."""
+        if access.limits is None:
+            return
+        now_s = self._clock()
+        rate = self._rates.get(access.name)
+        if rate is None:
+            if len(self._rates) >= _RATES_MAX:
+                self._rates.clear()
+            rate = self._rates[access.name] = _Rate(now_s)
+        if not rate.take(access.limits.requests_max, now_s):
+            raise RelayLimitError(
+                f"the token {access.name!r} sends more than {access.limits.requests_max:,} requests a second to this server: "
+                "read and acknowledge more records at once, or raise its limit 'requests'"
+            )
+
     def denied(self, scope: Mapping[str, Any], access: Access | None, error: Exception) -> None:
-        """Write the line; the token is never in it."""
+        """Write the line, unless there are too many; the token is never in it."""
+        if not self._lines.take(_LINES, self._clock()):
+            self._unsaid += 1
+            return
+        if self._unsaid:
+            _AUDIT.warning("denied: %d more calls, without a line for each", self._unsaid)
+            self._unsaid = 0
         client = scope["client"]
         _AUDIT.warning(
             "denied: %s %r from %s by %r: %s",
@@ -67,6 +105,23 @@ class Callers:
                 421,
                 "the server listens on this machine only, and the request names another host: use localhost",
             )
+
+
+class _Rate:
+    """Lets so many through in each second, and as many at once after a quiet one."""
+
+    __slots__ = ("_at_s", "_used")
+
+    def __init__(self, now_s: float) -> None:
+        self._at_s, self._used = now_s, 0.0
+
+    def take(self, most: int, now_s: float) -> bool:
+        self._used = max(self._used - most * (now_s - self._at_s), 0.0)
+        self._at_s = now_s
+        if self._used + 1 > most:
+            return False
+        self._used += 1
+        return True
 
 
 def _is_loopback(name: str) -> bool:

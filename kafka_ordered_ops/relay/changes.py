@@ -27,7 +27,9 @@ from kafka_ordered_ops.core.relay.log_records import (
 )
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.relay.group_limits import WindowLimits
 from kafka_ordered_ops.relay.log import acknowledged
+from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.requests import Topics
 from kafka_ordered_ops.relay.server import Server, now_ms
 from kafka_ordered_ops.relay.tokens import Lease
@@ -94,12 +96,14 @@ class _Opening:
     future: asyncio.Future[Any]
     #: A `time.monotonic` moment.
     deadline: float
+    #: The name of the access token; None: opened without one.
+    begun_by: str | None
 
     @cached_property
     def records(self) -> dict[TopicPartition, Opened]:
         """What is written, by partition."""
         return {
-            tp: Opened(self.group, offsets.first if offsets else 0, offsets)
+            tp: Opened(self.group, offsets.first if offsets else 0, offsets, self.begun_by)
             for tp, offsets in self.offsets.items()
         }
 
@@ -111,6 +115,7 @@ class Changes:
         self._server = server
         #: With the partitions whose records are stored, and not all read back.
         self._openings: list[tuple[_Opening, set[TopicPartition]]] = []
+        self._limits = WindowLimits(server)
 
     def acknowledge(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> None:
         """Note that records are done."""
@@ -160,8 +165,10 @@ class Changes:
             writing.write(lease.tp, Extended(lease.group, lease.lease_id, until_ms, lease.offsets))
         writing.end()
 
-    def open_window(self, plan: WindowPlan, group: str, future: asyncio.Future[Any]) -> None:
-        """Begin a group with the offsets of a plan, in every partition of its topics."""
+    def open_window(
+        self, plan: WindowPlan, group: str, reader: Reader | None, future: asyncio.Future[Any]
+    ) -> None:
+        """Begin a group with the offsets of a plan, in every partition of its topics; for a reader within its limits."""
         server = self._server
         if not server.is_replayed:
             self._fail(future, server.not_ready())
@@ -176,9 +183,12 @@ class Changes:
             if (found := server.partitions[part.tp].topic_id) != part.topic_id:
                 self._fail(future, _planned_before(part.tp, part.topic_id, found))
                 return
-        opening = _Opening(group, wanted, future, time.monotonic() + server.options.timeout_s)
+        deadline = time.monotonic() + server.options.timeout_s
+        opening = _Opening(group, wanted, future, deadline, None if reader is None else reader.name)
         for record in opening.records.values():
             encode(record)  # One that is too large raises before anything is written.
+        if reader is not None and self._unopened(opening):
+            self._limits.add(group, reader)
         self._go_on(opening)
 
     def _look_for(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:

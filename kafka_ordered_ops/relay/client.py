@@ -49,11 +49,12 @@ class RelayClient:
     Args:
         servers: URLs of servers, such as ``http://localhost:8642``, or one of them.
         token: the access token. Default: the environment variable ``KAFKA_ORDERED_OPS_RELAY_TOKEN``.
+        plain_http: also send the token over ``http://`` to other machines, where it can be read on its way.
         verify: an `ssl.SSLContext`, for an authority or a client certificate of your own.
         timeout_s: how long a call is repeated.
 
     Raises:
-        ConfigError: a server that is no URL, or a token that is none.
+        ConfigError: the URL of a server or the token is invalid, or the token would be sent without encryption.
     """
 
     def __init__(
@@ -61,11 +62,18 @@ class RelayClient:
         servers: str | Sequence[str],
         *,
         token: str | None = None,
+        plain_http: bool = False,
         verify: Verify = True,
         timeout_s: float = 60.0,
     ) -> None:
-        self._calls = Calls(servers, timeout_s=timeout_s)
-        self._http = httpx.Client(headers=_headers(token), verify=verify, trust_env=False)
+        headers = _headers(token)
+        self._calls = Calls(
+            servers,
+            has_token="authorization" in headers,
+            plain_http=plain_http,
+            timeout_s=timeout_s,
+        )
+        self._http = httpx.Client(headers=headers, verify=verify, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +106,7 @@ class RelayClient:
         Raises:
             AccessDeniedError: the access token does not allow it.
             UnknownTopicError: the relay does not serve a topic.
+            RelayLimitError: the token has as many records or groups, or sends as many requests, as it may.
             RelayUnavailableError: no server answered in time.
         """
         body = read_body(group, records_max, lease_s, topics)
@@ -208,11 +217,18 @@ class AsyncRelayClient:
         servers: str | Sequence[str],
         *,
         token: str | None = None,
+        plain_http: bool = False,
         verify: Verify = True,
         timeout_s: float = 60.0,
     ) -> None:
-        self._calls = Calls(servers, timeout_s=timeout_s)
-        self._http = httpx.AsyncClient(headers=_headers(token), verify=verify, trust_env=False)
+        headers = _headers(token)
+        self._calls = Calls(
+            servers,
+            has_token="authorization" in headers,
+            plain_http=plain_http,
+            timeout_s=timeout_s,
+        )
+        self._http = httpx.AsyncClient(headers=headers, verify=verify, trust_env=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,11 +22,13 @@ from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
     LeaseError,
     RelayError,
+    RelayLimitError,
     RelayUnavailableError,
 )
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.relay.urls import check_url, shown_url
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
@@ -119,17 +121,24 @@ class Calls:
 
     Args:
         servers: URLs of servers, or one of them.
-        token: the access token; it is the caller's job to send it.
+        has_token: whether an access token is sent, by the caller.
+        plain_http: whether credentials may be sent without TLS to other machines.
         timeout_s: how long a call is sent again, to all servers in turn.
     """
 
-    def __init__(self, servers: str | Sequence[str], *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        has_token: bool = False,
+        plain_http: bool = False,
+        timeout_s: float,
+    ) -> None:
         given = [servers] if isinstance(servers, str) else list(servers)
-        for one in given:
-            if not one.startswith(("http://", "https://")):
-                raise ConfigError(f"the server {one!r} is no URL: give http://HOST:PORT")
         if not given:
             raise ConfigError("no server is named: give at least one URL")
+        for one in given:
+            check_url(one, has_token=has_token, plain_http=plain_http)
         self._servers = [one.rstrip("/") for one in given]
         self._timeout_s = check_timeout_s(timeout_s, what="timeout_s")
         # Clients begin at different servers.
@@ -149,7 +158,7 @@ class Calls:
             reply = yield Send(url, sent, accept, wait_s + _ANSWER_S)
             if isinstance(reply, Reply) and reply.status == 200:
                 return reply
-            error = _error_of(reply, url)
+            error = _error_of(reply, shown_url(url))
             if isinstance(reply, TimeoutError):
                 now = time.monotonic()
                 self._rests_until[server] = now + _RESTS * (now - sent_at)
@@ -340,7 +349,7 @@ def _understood(reply: Reply, read: Callable[[bytes], _T]) -> _T:
     """Return what an answer says; raise `RelayError` for one that no relay gives."""
     try:
         return read(reply.body)
-    except (ValueError, TypeError, LookupError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise RelayError(
             f"a server answered with what no relay does, {reply.body[:_SHOWN_BYTES]!r}: check its URL, and whether a proxy or a "
             "login page answers for it"
@@ -399,10 +408,12 @@ def _error_of(reply: Reply | Exception | None, url: str) -> KafkaOrderedOpsError
     try:
         facts = json.loads(reply.body)["error"]
         kind, message, retriable = facts["type"], str(facts["message"]), facts["retriable"] is True
-    except (ValueError, TypeError, LookupError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         # A proxy answered, say.
         kind, message, retriable = "", reply.body[:200].decode(errors="replace"), False
     text = f"{url} answered {reply.status}: {message}"
+    if kind == "RelayLimitError":
+        return RelayLimitError(text)
     if retriable or reply.status in (408, 429, 502, 503, 504):
         return RelayUnavailableError(text)
     if reply.status in (401, 403):

@@ -247,6 +247,8 @@ class Engine:
         if now >= self._group_at:
             self._group_at = now + _GROUP_EVERY_S
             self._follow_group()
+        # Before the look: a read without a wait is served once before its time is over.
+        self.groups.serve()
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY_S
             self.groups.look()

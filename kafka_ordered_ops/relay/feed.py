@@ -15,6 +15,7 @@ import pyarrow as pa
 from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
     RecordsLostError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
@@ -26,6 +27,12 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 _TURNS_WAITING_MAX: Final = 8
 #: Between two attempts of a reader that cannot be opened.
 _AGAIN_S: Final = 0.5
+#: Between two looks whether the ends of logs are reached.
+_LOOK_EVERY_S: Final = 0.05
+#: A partition whose position is where its log ends is at its end after so long.
+_SETTLED_S: Final = 0.1
+#: So is one that was fetched and brings nothing for so long, wherever its log ends: a transaction may be open.
+_QUIET_S: Final = 1.0
 #: Closing waits so long for a turn to end.
 _CLOSE_S: Final = 5.0
 
@@ -40,6 +47,8 @@ class Fed(NamedTuple):
     number: int
     records: pa.RecordBatch | None
     position: int
+    #: Whether there is nothing more at present.
+    is_end: bool = False
 
 
 #: Called in the reading thread; it posts to the owner's thread. The first calls the function when it took note.
@@ -56,6 +65,7 @@ class Feed:
         group_id: on whose behalf it reads.
         isolation: which records count.
         columns: names of `RECORD_SCHEMA`; None: all.
+        finds_ends: whether it reports where there is nothing more at present.
         on_turn: called with what was read.
         on_failure: called when a partition cannot be read on.
     """
@@ -67,16 +77,20 @@ class Feed:
         isolation: Isolation,
         *,
         columns: Collection[str] | None = None,
+        finds_ends: bool = False,
         on_turn: OnTurn,
         on_failure: OnFailure,
     ) -> None:
         self._settings, self._group, self._isolation = settings, group_id, isolation
-        self._columns = columns
+        self._columns, self._finds_ends = columns, finds_ends
         self._on_turn, self._on_failure = on_turn, on_failure
         #: What is to be read from now on; None: nothing.
         self._orders: deque[tuple[TopicPartition, int, OffsetSet | None]] = deque()
         self._numbers: dict[TopicPartition, int] = {}
         self._left: dict[TopicPartition, OffsetSet] = {}
+        #: Partitions whose ends are not reached, and since when they bring nothing; of `time.monotonic`.
+        self._quiet_since: dict[TopicPartition, float] = {}
+        self._look_at = 0.0
         self._room = threading.Semaphore(_TURNS_WAITING_MAX)
         self._is_closed = False
         self._count = 0
@@ -127,18 +141,47 @@ class Feed:
                     continue
                 self._fail(reader, error)
                 continue
-            if turns:
-                self._hand_on(turns)
+            fed = self._fed(turns)
+            if not turns or time.monotonic() >= self._look_at:
+                fed += self._ends(reader)
+            self._hand_on(fed)
 
-    def _hand_on(
+    def _fed(
         self, turns: Collection[tuple[TopicPartition, pa.RecordBatch | None, int]]
-    ) -> None:
-        fed = []
+    ) -> list[Fed]:
+        fed, now = [], time.monotonic()
         for tp, records, position in turns:
             number = self._numbers.get(tp)
             if number is not None:
                 fed.append(Fed(tp, number, records, position))
                 self._left[tp] = self._left[tp].within(position, INT64_MAX)
+                self._moved(tp, now)
+        return fed
+
+    def _moved(self, tp: TopicPartition, now: float) -> None:
+        if self._finds_ends:
+            self._quiet_since[tp] = now
+
+    def _ends(self, reader: ReaderDoor) -> list[Fed]:
+        """Return the partitions that have reached their ends since the last look."""
+        now = time.monotonic()
+        self._look_at = now + _LOOK_EVERY_S
+        if not self._quiet_since:
+            return []
+        try:
+            ends, positions = reader.log_ends, reader.positions
+        except KafkaOrderedOpsError:
+            return []  # The next turn says why.
+        found = []
+        for tp, since in list(self._quiet_since.items()):
+            # Without a known end, nothing was fetched yet; and at first, the end may be that of an earlier reading.
+            is_there = tp in ends and positions[tp] >= ends[tp]
+            if tp in ends and now - since >= (_SETTLED_S if is_there else _QUIET_S):
+                del self._quiet_since[tp]
+                found.append(Fed(tp, self._numbers[tp], None, positions[tp], is_end=True))
+        return found
+
+    def _hand_on(self, fed: list[Fed]) -> None:
         if fed:
             self._room.acquire()
             if not self._is_closed:
@@ -148,19 +191,25 @@ class Feed:
         while self._orders:
             tp, number, wanted = self._orders.popleft()
             reader.stop(tp)
-            self._numbers.pop(tp, None)
-            self._left.pop(tp, None)
+            self._forget(tp)
             if wanted:
                 self._numbers[tp], self._left[tp] = number, wanted
+                self._moved(tp, time.monotonic())
                 reader.add(tp, wanted)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        self._left.pop(tp, None)
+        self._quiet_since.pop(tp, None)
+        self._numbers.pop(tp, None)
 
     def _fail(self, reader: ReaderDoor, error: KafkaOrderedOpsError) -> None:
         """Stop the partitions that an error is about, and report it for each of them."""
         for tp in _concerned(self._numbers, error):
             with suppress(KafkaOrderedOpsError):
                 reader.stop(tp)
-            self._left.pop(tp, None)
-            self._on_failure(tp, self._numbers.pop(tp), error)
+            number = self._numbers[tp]
+            self._forget(tp)
+            self._on_failure(tp, number, error)
 
     def _fail_all(self, error: KafkaOrderedOpsError) -> None:
         if error.retriable:
@@ -170,6 +219,7 @@ class Feed:
             self._on_failure(tp, number, error)
         self._numbers.clear()
         self._left.clear()
+        self._quiet_since.clear()
 
 
 def _concerned(
@@ -179,6 +229,8 @@ def _concerned(
     found: list[TopicPartition] = []
     if isinstance(error, UnknownTopicError):
         found = [tp for tp in read if tp.topic in error.topics]
+    elif isinstance(error, TopicRecreatedError):
+        found = [tp for tp in read if tp.topic == error.topic]
     elif isinstance(error, RecordsLostError):
         found = [tp for tp in read if str(tp) in error.lost]
     elif (at := error.facts.get("at")) is not None:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Final
 
 from kafka_ordered_ops.core.errors import (
-    CorruptRecordError,
     KafkaOrderedOpsError,
     NotReadyError,
     RecordsLostError,
-    RelayError,
+    RelayLimitError,
+    RelayUnavailableError,
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.processing.record import Result
-from kafka_ordered_ops.core.relay.log_records import Acknowledged, Opened
+from kafka_ordered_ops.core.reading import unreadable_in
+from kafka_ordered_ops.core.relay.log_records import Opened
 from kafka_ordered_ops.core.relay.serving import Serving
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition
-from kafka_ordered_ops.processing.dead_letters import dead_letter
+from kafka_ordered_ops.relay.burying import Burying
 from kafka_ordered_ops.relay.feed import Fed, Feed
-from kafka_ordered_ops.relay.handout import Handout
-from kafka_ordered_ops.relay.log import LogWriter, acknowledged
-from kafka_ordered_ops.relay.options import GROUPS_MAX
+from kafka_ordered_ops.relay.group_limits import GroupLimits
+from kafka_ordered_ops.relay.handout import BYTES_LEAST, BYTES_MAX, Handout
+from kafka_ordered_ops.relay.log import acknowledged
 from kafka_ordered_ops.relay.partition import Partition
-from kafka_ordered_ops.relay.reads import Read
+from kafka_ordered_ops.relay.reads import Read, not_stored
 from kafka_ordered_ops.relay.requests import Start
 from kafka_ordered_ops.relay.server import Server, now_ms
 
@@ -34,7 +34,7 @@ from kafka_ordered_ops.relay.server import Server, now_ms
 _TEND_EVERY_S: Final = 0.2
 #: A group without a read for so long is read no more; its next read begins again where it was.
 _IDLE_S: Final = 300.0
-#: Between two attempts to read what cannot be read, or to bury what cannot be buried.
+#: Between two attempts to read what cannot be read.
 _AGAIN_S: Final = 10.0
 #: A window that has begun in some of the partitions of a topic is being opened, for so long.
 COMPLETE_AFTER_S: Final = 60.0
@@ -53,18 +53,14 @@ class Groups:
         self._recheck_at: dict[str, float] = {}
         #: Windows that have not begun in a partition, and since when that is known.
         self._incomplete: dict[tuple[str, TopicPartition], float] = {}
+        #: What keeps groups from beginning in a partition: tried again while somebody reads.
+        self._delays: dict[tuple[str, TopicPartition], KafkaOrderedOpsError] = {}
         self._tend_at = 0.0
         #: Those that existed when this server began: later ones are read whole.
         self.at_start: frozenset[TopicPartition] = frozenset()
-        self._letters: LogWriter | None = None
-        if server.options.dead_letter_topic is not None:
-            self._letters = LogWriter(
-                server.settings,
-                stack,
-                doing="writing dead letters",
-                timeout_s=server.options.timeout_s,
-                batch_records=1,
-            )
+        topic = server.options.dead_letter_topic
+        self._burying = None if topic is None else Burying(server, topic, stack)
+        self._limits = GroupLimits(server, _IDLE_S)
 
     def close(self) -> None:
         """Read for nobody any more."""
@@ -75,20 +71,20 @@ class Groups:
     # --- reads ---------------------------------------------------------------------------------------
 
     def read(self, read: Read) -> None:
-        """Let a read wait for records of its group."""
+        """Let a read wait for records of its group; raise `RelayLimitError` where that is one group too many."""
         server = self._server
         if server.leasing.signer is None:
             server.answers.fail(
                 read.future, NotReadyError("this server has just started. Call again")
             )
             return
-        if read.group not in self._feeds and len(self._feeds) >= GROUPS_MAX:
-            server.answers.fail(read.future, _too_many())
-            return
+        # Nothing is read for a window that is done.
+        if read.group not in self._feeds and not self.is_done(read.group):
+            self._limits.check(read.group, read.reader, self._feeds)
         self._read_at[read.group] = time.monotonic()
         server.waiting.add(read)
         server.dirty.add(read.group)
-        self._begin(read.group)
+        self._begin(read.group, read.topics)
 
     def serve(self) -> None:
         """Answer the reads for which there are records, and those of windows that are done."""
@@ -117,17 +113,19 @@ class Groups:
     def look(self) -> None:
         """Do what time asks for: reads that have waited long enough, leases that ended, what cannot be read now."""
         server = self._server
-        for read in server.waiting.overdue():
+        for read in server.waiting.overdue(self._is_known):
             self._answer_empty(read, is_done=self.is_done(read.group))
         server.waiting.give_up()
         now = now_ms()
+        server.dirty |= server.leasing.limited
+        server.leasing.limited.clear()
         for group in server.waiting.groups():
             self._read_at[group] = time.monotonic()
-            self._begin(group)
+            self._begin(group, _topics_of(server.waiting.of(group)))
             if self._recheck_at.get(group, now + 1) <= now:
                 server.dirty.add(group)
-        if self._letters is not None:
-            self._letters.turn()
+        if self._burying is not None:
+            self._burying.turn()
         if time.monotonic() >= self._tend_at:
             self._tend_at = time.monotonic() + _TEND_EVERY_S
             self._tend()
@@ -144,6 +142,31 @@ class Groups:
             return False
         return all(one.state.groups[group].is_done for one in mine)
 
+    def _is_known(self, read: Read) -> bool:
+        """Return whether nothing is there for a read: what was not looked at may be full of records."""
+        return read.is_limited or self._unknown(read) is None
+
+    def _unknown(self, read: Read) -> TopicPartition | None:
+        """Return a partition of this server of which it is not known what there is for a read."""
+        group = read.group
+        for one in self._server.partitions.values():
+            if not one.is_mine or not read.wants(one.tp.topic):
+                continue
+            handout = one.handouts.get(group)
+            if handout is not None:
+                is_known = handout.is_known
+            else:
+                progress = one.state.groups.get(group)
+                # A window that has not begun here has nothing here, or is being opened.
+                is_known = (
+                    self._has_window(group)
+                    if progress is None or not progress.is_opened
+                    else progress.is_done
+                )
+            if not is_known:
+                return one.tp
+        return None
+
     def _answer_empty(self, read: Read, *, is_done: bool) -> None:
         read.is_over = True
         problem = None if is_done else self._problem(read)
@@ -155,12 +178,25 @@ class Groups:
     def _problem(self, read: Read) -> KafkaOrderedOpsError | None:
         """Return what keeps this server from handing out records of a partition that it has."""
         for one in self._server.partitions.values():
-            if one.is_assigned and (read.topics is None or one.tp.topic in read.topics):
+            if one.is_assigned and read.wants(one.tp.topic):
                 if one.problem is not None:
                     return one.problem
                 handout = one.handouts.get(read.group)
                 if handout is not None and handout.problem is not None:
                     return handout.problem
+        if read.is_limited and read.reader is not None:
+            return RelayLimitError(
+                f"the token {read.reader.name!r} has {read.reader.pending_max:,} records of this server under leases, which is its "
+                "limit 'pending': acknowledge or cancel some, or raise the limit"
+            )
+        if read.is_unstored:
+            return not_stored()
+        if (tp := self._unknown(read)) is not None:
+            delay = self._delays.get((read.group, tp))
+            why = "the group has just begun, or the brokers are away" if delay is None else delay
+            return RelayUnavailableError(
+                f"{tp} was not looked at in time for group {read.group}: {why}. Read again"
+            )
         return None
 
     # --- beginnings ----------------------------------------------------------------------------------
@@ -171,9 +207,10 @@ class Groups:
         if group in self._feeds:
             self._ensure(partition, group)
 
-    def _begin(self, group: str) -> None:
+    def _begin(self, group: str, topics: frozenset[str] | None) -> None:
+        """Begin to read for a group, in the wanted topics alone: its reader may have no rights to others."""
         for partition in self._server.partitions.values():
-            if partition.is_mine and group not in partition.handouts:
+            if topics is None or partition.tp.topic in topics:
                 self._ensure(partition, group)
 
     def _ensure(self, partition: Partition, group: str) -> None:
@@ -193,12 +230,11 @@ class Groups:
                 Serving(
                     partition.state,
                     group,
-                    attempts_max=None if self._letters is None else options.attempts_max,
+                    attempts_max=None if self._burying is None else options.attempts_max,
                 ),
                 self._feed(group),
                 records_max=options.records_max,
-                bytes_max=options.bytes_max,
-                attempts_max=options.attempts_max,
+                bytes_max=self._bytes_each(),
             )
             server.dirty.add(group)
         elif server.is_replayed and not self._has_window(group):
@@ -214,10 +250,13 @@ class Groups:
         def failed(error: KafkaOrderedOpsError) -> None:
             partition.opening.discard(group)
             _log.warning("group %s cannot begin in %s: %s", group, partition.tp, error)
-            if not error.retriable:
+            if error.retriable:
+                self._delays[group, partition.tp] = error
+            else:
                 for read in list(server.waiting.of(group)):
-                    read.is_over = True
-                    server.answers.fail(read.future, error)
+                    if read.wants(partition.tp.topic):
+                        read.is_over = True
+                        server.answers.fail(read.future, error)
 
         server.requests.ask(
             lambda: server.requests.start_of(
@@ -232,13 +271,16 @@ class Groups:
         )
 
     def _open(self, partition: Partition, group: str, start: Start) -> None:
+        self._delays.pop((group, partition.tp), None)
         if not partition.is_mine:
             partition.opening.discard(group)
             return
         # Before the beginning: once that is read, this is as well.
         for done in acknowledged(group, start.done):
             self._server.log.append(partition.tp, done, lambda _: None)
-        self._write_opened(partition, Opened(group, start.offset, None))
+        self._write_opened(
+            partition, Opened(group, start.offset, None, self._limits.reader_of(group))
+        )
 
     def _write_opened(self, partition: Partition, record: Opened) -> None:
         def report(error: KafkaOrderedOpsError | None) -> None:
@@ -266,6 +308,8 @@ class Groups:
     def _feed(self, group: str) -> Feed:
         if group not in self._feeds:
             server = self._server
+            readers = (one.reader for one in server.waiting.of(group))
+            self._limits.add(group, next(readers, None))
 
             def on_turn(fed: list[Fed], noted: Callable[[], None]) -> None:
                 server.post(lambda: self._arrived(group, fed, noted))
@@ -274,6 +318,7 @@ class Groups:
                 server.settings,
                 group,
                 server.options.isolation,
+                finds_ends=True,
                 on_turn=on_turn,
                 on_failure=lambda tp, number, error: server.post(
                     lambda: self._failed(group, tp, number, error)
@@ -304,15 +349,22 @@ class Groups:
 
     # --- now and then --------------------------------------------------------------------------------
 
+    def _bytes_each(self) -> int:
+        """Return how many bytes each group may hold in each partition: one that holds many leaves the others their share."""
+        count = sum(len(one.handouts) for one in self._server.partitions.values())
+        each = self._server.options.held_bytes_max // max(count, 1)
+        return min(max(each, BYTES_LEAST), BYTES_MAX)
+
     def _tend(self) -> None:
-        now = time.monotonic()
+        now, bytes_each = time.monotonic(), self._bytes_each()
         for partition in self._server.partitions.values():
             for group, handout in list(partition.handouts.items()):
                 if not partition.is_mine:
                     continue
+                handout.bytes_max = bytes_each
                 self._acknowledge_gaps(partition, handout)
-                if self._letters is not None:
-                    self._bury(partition, handout, self._letters)
+                if self._burying is not None:
+                    self._burying.bury(partition, handout)
                 if handout.problem is not None and now >= handout.again_at:
                     handout.again()
                 if handout.progress.is_done:
@@ -323,10 +375,12 @@ class Groups:
                 for partition in self._server.partitions.values():
                     if group in partition.handouts:
                         partition.handouts.pop(group).close()
+                    self._delays.pop((group, partition.tp), None)
                 feed.close()
                 del self._feeds[group]
                 self._read_at.pop(group, None)
                 self._recheck_at.pop(group, None)
+                self._limits.remove(group)
 
     def _acknowledge_gaps(self, partition: Partition, handout: Handout) -> None:
         gaps = handout.take_gaps()
@@ -340,54 +394,12 @@ class Groups:
         for record in acknowledged(handout.group, gaps):
             self._server.log.append(partition.tp, record, report)
 
-    def _bury(self, partition: Partition, handout: Handout, letters: LogWriter) -> None:
-        """Write records with too many attempts to the dead-letter topic; they are done when they are stored there."""
-        topic = self._server.options.dead_letter_topic
-        if topic is None or time.monotonic() < handout.bury_at:
-            return
-        for start, end in handout.serving.exhausted(now_ms()):
-            for offset in range(start, end):
-                if offset in handout.burying:
-                    continue
-                found = handout.records(OffsetSet.of((offset, offset + 1)), handout.attempts_max)
-                if found:
-                    handout.burying.add(offset)
-                    error = RelayError(
-                        f"it was handed out {found[0].attempt} times, and never acknowledged in time"
-                    )
-                    record = dead_letter(topic, Result(found[0], error=error))
-                    letters.send(record, self._buried(partition, handout, offset))
-
-    def _buried(
-        self, partition: Partition, handout: Handout, offset: int
-    ) -> Callable[[KafkaOrderedOpsError | None], None]:
-        def failed(error: KafkaOrderedOpsError) -> None:
-            _log.error("%s@%d cannot be buried: %s", partition.tp, offset, error)
-            handout.burying.discard(offset)
-            handout.bury_at = time.monotonic() + _AGAIN_S
-
-        def acknowledged(error: KafkaOrderedOpsError | None) -> None:
-            if error is not None:
-                failed(error)
-
-        def report(error: KafkaOrderedOpsError | None) -> None:
-            if error is not None:
-                failed(error)
-                return
-            done = Acknowledged(handout.group, OffsetSet.of((offset, offset + 1)))
-            self._server.log.append(partition.tp, done, acknowledged)
-
-        return report
-
 
 def _lost(error: KafkaOrderedOpsError, tp: TopicPartition) -> OffsetSet:
     """Return the offsets of a partition that can never be read."""
     if isinstance(error, RecordsLostError):
         return OffsetSet.from_ranges((start, end) for start, end in error.lost[str(tp)])
-    place, _, offset = str(error.facts.get("at", "")).rpartition("@")
-    if isinstance(error, CorruptRecordError) and place == str(tp):
-        return OffsetSet.of((int(offset), int(offset) + 1))
-    return EMPTY_SET
+    return unreadable_in(error, [tp]).get(tp, EMPTY_SET)
 
 
 def _is_window(partition: Partition, group: str) -> bool:
@@ -395,8 +407,11 @@ def _is_window(partition: Partition, group: str) -> bool:
     return progress is not None and progress.is_window
 
 
-def _too_many() -> NotReadyError:
-    return NotReadyError(
-        f"this server reads for {GROUPS_MAX} groups already. Call another one, or wait until a group has been idle for "
-        f"{_IDLE_S:g} s"
-    )
+def _topics_of(reads: Iterable[Read]) -> frozenset[str] | None:
+    """Return the topics that any of the reads wants; None: all."""
+    found: set[str] = set()
+    for one in reads:
+        if one.topics is None:
+            return None
+        found |= one.topics
+    return frozenset(found)

@@ -17,9 +17,10 @@ from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.ordered.records.columns import offsets_of
 from kafka_ordered_ops.relay.feed import Fed, Feed
 
-#: Of each group in each partition: records that are held, and their bytes.
-RECORDS_MAX: Final = 20_000
+#: Bytes of records that are held, of one group in one partition: at most, so that one does not take the share of others that come
+#: later; and at least, so that records are not read one by one.
 BYTES_MAX: Final = 64 * 1024**2
+BYTES_LEAST: Final = 256 * 1024
 #: Records that are read before anybody asks for them: twice as many each time that reading begins. For a group that takes
 #: few, few are read: reading and requests share the interpreter.
 _QUEUED_AT_FIRST: Final = 500
@@ -44,12 +45,13 @@ class Handout:
         *,
         records_max: int,
         bytes_max: int,
-        attempts_max: int | None,
     ) -> None:
         self.tp, self.group = tp, group
         self.progress, self.serving = progress, serving
         self._feed = feed
-        self._records_max, self._bytes_max = records_max, bytes_max
+        self._records_max = records_max
+        #: Of the records that it holds.
+        self.bytes_max = bytes_max
         #: Plain tuples: the garbage collector leaves them out. It looked at 160,000 `Record`s for 0.1 to 0.2 s each time, while
         #: nothing else ran.
         self._records: dict[int, tuple[Any, ...]] = {}
@@ -60,12 +62,16 @@ class Handout:
         #: What is not read yet.
         self._left = progress.left(_wanted(progress))
         self._number = 0
+        #: The present reading has come to the end of the log.
+        self._is_at_end = False
         #: Offsets that reading has passed and that no record has.
         self._gaps: list[OffsetSet] = []
         #: In the dead-letter topic soon.
         self.burying: set[int] = set()
-        self.attempts_max = attempts_max or 1
-        self.bury_at = 0.0
+        #: When dead letters that could not be written now are tried again; by offset, of `time.monotonic`.
+        self.bury_at: dict[int, float] = {}
+        #: Why dead letters were refused, by offset.
+        self.refused: dict[int, KafkaOrderedOpsError] = {}
         #: What keeps it from reading, and when it tries again.
         self.problem: KafkaOrderedOpsError | None = None
         self.again_at = 0.0
@@ -87,6 +93,11 @@ class Handout:
         """What a record takes, on average."""
         return self._bytes / max(len(self._records), 1)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what can be handed out now: the end is reached, nothing is to be read, or it cannot be."""
+        return self._is_at_end or not self._number or not self._left or self.problem is not None
+
     def is_current(self, number: int) -> bool:
         """Return whether something that was read is of the present reading."""
         return number == self._number
@@ -95,6 +106,7 @@ class Handout:
         """Take what was read."""
         if not self.is_current(fed.number):
             return
+        self._is_at_end = fed.is_end
         offsets = _NO_OFFSETS if fed.records is None else offsets_of(fed.records)
         passed = self._left.within(0, fed.position)
         self._left = self._left.within(fed.position, INT64_MAX)
@@ -182,20 +194,22 @@ class Handout:
     def _read_on(self) -> None:
         if self.serving.queued > self._queued_max * _LOW_SHARE:
             return
+        # Its share may have become smaller.
+        self._is_full = self._is_full or self._has(1.0)
         if self._is_full and self._has(_LOW_SHARE):
             return
         if self.problem is None and self._left:
             self._left = self.progress.left(self._left)
             if self._left:
                 self._number = self._feed.add(self.tp, self._left)
+                self._is_at_end = False
                 self._queued_max = min(2 * self._queued_max, self._records_max)
                 self._is_full = False
 
     def _has(self, share: float) -> bool:
         """Return whether it holds at least a share of what it may."""
         return (
-            len(self._records) >= self._records_max * share
-            or self._bytes >= self._bytes_max * share
+            len(self._records) >= self._records_max * share or self._bytes >= self.bytes_max * share
         )
 
     def _keep(self, rows: pa.RecordBatch, offsets: Int64Array) -> None:
@@ -207,6 +221,9 @@ class Handout:
     def _drop(self, offset: int) -> None:
         found = self._records.pop(offset, None)
         if found is not None:
+            self.burying.discard(offset)
+            self.bury_at.pop(offset, None)
+            self.refused.pop(offset, None)
             record = Record._make(found)
             named = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
             self._bytes -= _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + named

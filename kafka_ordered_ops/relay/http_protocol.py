@@ -1,7 +1,8 @@
 """Connections of the relay: deadlines and bounds that uvicorn does not have.
 
 uvicorn waits without end for the rest of a request, and for a client that takes nothing of its answer. Here, a request that is
-not there in time, or has too large a header, and a connection too many, end with an answer that says so.
+not there in time, or has too large a header, and a connection too many, end with an answer that says so. Probes of whoever
+watches over the server are answered beyond the limits: a server that is busy must not be taken for a dead one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -19,14 +19,27 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from kafka_ordered_ops.relay.answers import AT_ONCE, CLOSE
+from kafka_ordered_ops.relay.answers import CLOSE, RETRIABLE, WIRE, Wire
 from kafka_ordered_ops.relay.limits import Limits
 
 _LOG: Final = logging.getLogger(__name__)
+#: uvicorn's own, but for its lines about single requests; see `is_news`.
+_WEB: Final = logging.getLogger(f"{__name__}.web")
+
+#: Requests that need no token and are answered on connections beyond the limits.
+PROBES: Final = frozenset({b"/health", b"/ready"})
+#: Connections beyond the limits, of one address: each is closed after its answer, or soon without a request.
+_PROBES_MAX: Final = 4
+_PROBE_TIMEOUT_S: Final = 1.0
 
 #: For the last bytes of an answer, when the connection is closed.
 _LINGER_S: Final = 5.0
 
+_TOO_MANY: Final = "too many connections"
+_LARGE_HEADER: Final = "the header is too large"
+_UPGRADE: Final = "a request with a body asks for another protocol: send it as HTTP/1.1, without the header upgrade"
+#: Headers of requests with a body.
+_OF_BODIES: Final = frozenset({b"content-length", b"transfer-encoding"})
 _PHRASES: Final = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -36,6 +49,15 @@ _PHRASES: Final = {
 }
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """Return whether a line of uvicorn is for the log: what clients send is counted, and a task that ends at the stop is no error."""
+    found = record.exc_info[1] if record.exc_info else None
+    return record.levelno >= logging.ERROR and not isinstance(found, asyncio.CancelledError)
+
+
+_WEB.addFilter(is_news)
+
+
 class Connections:
     """The open connections of one server."""
 
@@ -43,6 +65,7 @@ class Connections:
         self.limits = limits
         self.by_peer: Counter[str] = Counter()
         self.total = 0
+        self._beyond: Counter[str] = Counter()
         #: Connections, requests and answers that were cut off, by status.
         self.refused: Counter[int] = Counter()
 
@@ -51,12 +74,23 @@ class Connections:
         return type("BoundedProtocol", (RelayProtocol,), {"open": self})
 
     def add(self, peer: str) -> int | None:
-        """Count a connection; return the status to refuse it with, if it is one too many."""
+        """Count a connection; return the status to refuse its requests with, if it is one too many."""
         self.total += 1
         self.by_peer[peer] += 1
-        if self.total > self.limits.connections_max:
-            return 503
-        return 429 if self.by_peer[peer] > self.limits.connections_per_peer_max else None
+        if self.by_peer[peer] > self.limits.connections_per_peer_max:
+            return 429
+        return 503 if self.total > self.limits.connections_max else None
+
+    def may_probe(self, peer: str) -> bool:
+        """Count a connection beyond the limits; return whether it may send a probe."""
+        self._beyond[peer] += 1
+        return self._beyond[peer] <= _PROBES_MAX
+
+    def end_probe(self, peer: str) -> None:
+        """Take note that a connection beyond the limits is gone."""
+        self._beyond[peer] -= 1
+        if not self._beyond[peer]:
+            del self._beyond[peer]
 
     def remove(self, peer: str) -> None:
         """Take note that a connection is gone."""
@@ -66,8 +100,30 @@ class Connections:
             del self.by_peer[peer]
 
 
-class _HeaderTooLargeError(Exception):
-    pass
+class _RefusedError(Exception):
+    """Ends the parsing of a request that is refused."""
+
+
+class _OwnWire(Wire):
+    """The connection of a request."""
+
+    def __init__(self, protocol: RelayProtocol) -> None:
+        self._protocol, self._cycle = protocol, protocol.cycle
+
+    @property
+    def is_gone(self) -> bool:
+        return self._protocol.is_lost
+
+    def call_when_gone(self, function: Callable[[], object] | None) -> None:
+        self._protocol.when_gone = function
+
+    def send(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        return self.is_gone or _answer_at_once(self._cycle, status, headers, body)
+
+    async def drained(self) -> None:
+        # Some event loops write in their next round, and notice then that the client is slow.
+        await asyncio.sleep(0)
+        await self._cycle.flow.drain()
 
 
 class RelayProtocol(HttpToolsProtocol):
@@ -77,11 +133,17 @@ class RelayProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.logger = _LOG
+        self.logger = _WEB
+        #: Called when the client closes the connection.
+        self.when_gone: Callable[[], object] | None = None
+        self.is_lost = False
         self._peer = ""
         self._header_bytes = self._incomplete_bytes = 0
         self._is_header = self._is_request = False
-        self._refusal = 400
+        #: How requests are refused that the parser cannot read, or that are outside the limits.
+        self._refusal: tuple[int, str] | None = None
+        #: The connection is one too many: it is refused with this status, unless it sends a probe.
+        self._is_beyond: int | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._response_timer: asyncio.TimerHandle | None = None
 
@@ -91,9 +153,9 @@ class RelayProtocol(HttpToolsProtocol):
         """Count the connection, and wait for its first byte."""
         super().connection_made(transport)
         self._peer = self.client[0] if self.client else ""
-        status = self.open.add(self._peer)
-        if status is not None:
-            self._refuse(status, "too many connections")
+        self._is_beyond = self.open.add(self._peer)
+        if self._is_beyond is not None and not self.open.may_probe(self._peer):
+            self._refuse(self._is_beyond, _TOO_MANY)
         else:
             self._await_request()
 
@@ -102,7 +164,12 @@ class RelayProtocol(HttpToolsProtocol):
         self._stop_request_timer()
         self._stop_response_timer()
         self.open.remove(self._peer)
+        if self._is_beyond is not None:
+            self.open.end_probe(self._peer)
         super().connection_lost(exc)
+        self.is_lost = True
+        if self.when_gone is not None:
+            self.when_gone()
         # uvicorn leaves it armed when the client broke the connection.
         self._unset_keepalive_if_required()
 
@@ -116,7 +183,7 @@ class RelayProtocol(HttpToolsProtocol):
             # The parser reports a header when it is complete: one without an end counts by its bytes.
             self._incomplete_bytes += len(data)
             if self._incomplete_bytes > self.open.limits.header_bytes_max:
-                self._refuse(431, "the header is too large")
+                self._refuse(431, _LARGE_HEADER)
                 return
         if self._is_request or self._is_idle:
             self._await_request()
@@ -155,9 +222,20 @@ class RelayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Go on to the body."""
         self._is_header = False
-        super().on_headers_complete()
+        if self.parser.should_upgrade() and any(name in _OF_BODIES for name, _ in self.headers):
+            # The parser leaves the body out.
+            self._refusal = 400, _UPGRADE
+            raise _RefusedError
+        if self._is_beyond is not None:
+            if self.url.partition(b"?")[0] not in PROBES:
+                self._refusal = self._is_beyond, _TOO_MANY
+                raise _RefusedError
+            super().on_headers_complete()
+            self.cycle.keep_alive = False
+        else:
+            super().on_headers_complete()
         # The application starts later.
-        self.scope["extensions"] = {AT_ONCE: {"send": partial(_answer_at_once, self.cycle)}}
+        self.scope["extensions"] = {WIRE: {"wire": _OwnWire(self)}}
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -166,8 +244,8 @@ class RelayProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is no HTTP, or whose header is too large."""
-        self._refuse(self._refusal, "the header is too large" if self._refusal == 431 else msg)
+        """Refuse a request that is no HTTP, or outside the limits."""
+        self._refuse(*(self._refusal or (400, msg)))
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection."""
@@ -177,8 +255,8 @@ class RelayProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self.open.limits.header_bytes_max:
-            self._refusal = 431
-            raise _HeaderTooLargeError
+            self._refusal = 431, _LARGE_HEADER
+            raise _RefusedError
 
     @property
     def _is_idle(self) -> bool:
@@ -190,13 +268,17 @@ class RelayProtocol(HttpToolsProtocol):
     def _await_request(self) -> None:
         # One deadline for the whole request: a byte now and then does not move it.
         if self._request_timer is None:
-            self._request_timer = self.loop.call_later(
-                self.open.limits.request_timeout_s, self._request_late
-            )
+            timeout_s = self.open.limits.request_timeout_s
+            if self._is_beyond is not None:
+                timeout_s = min(timeout_s, _PROBE_TIMEOUT_S)
+            self._request_timer = self.loop.call_later(timeout_s, self._request_late)
 
     def _request_late(self) -> None:
         self._request_timer = None
-        self._refuse(408, "the request did not arrive in time")
+        if self._is_beyond is not None:
+            self._refuse(self._is_beyond, _TOO_MANY)
+        else:
+            self._refuse(408, "the request did not arrive in time")
 
     def _refuse(self, status: int, why: str) -> None:
         self._stop_request_timer()
@@ -205,7 +287,8 @@ class RelayProtocol(HttpToolsProtocol):
         self.open.refused[status] += 1
         # Between headers and the end of the body, the application may have begun an answer.
         if self._is_idle or not self.cycle.response_started:
-            body = f'{{"error":{{"type":"HttpError","message":"{why}","retriable":true}}}}'.encode()
+            retriable = "true" if status in RETRIABLE else "false"
+            body = f'{{"error":{{"type":"HttpError","message":"{why}","retriable":{retriable}}}}}'.encode()
             head = (
                 f"HTTP/1.1 {status} {_PHRASES[status]}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import logging
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -18,15 +20,16 @@ from kafka_ordered_ops.relay.access import Tokens
 from kafka_ordered_ops.relay.app import RelayApp
 from kafka_ordered_ops.relay.callers import Callers
 from kafka_ordered_ops.relay.certificates import Certificates
-from kafka_ordered_ops.relay.http_protocol import Connections
+from kafka_ordered_ops.relay.handshakes import Handshakes
+from kafka_ordered_ops.relay.http_protocol import Connections, is_news
 from kafka_ordered_ops.relay.limits import Limits
 from kafka_ordered_ops.relay.metrics import Metrics
 from kafka_ordered_ops.relay.ports import RelayService
 
+_UVICORN: Final = logging.getLogger("uvicorn.error")
+
 DEFAULT_PORT: Final = 8642
 
-#: A client that connects, and does not go on with TLS.
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: For requests in flight, after SIGTERM. Nothing is lost without it: leases run out.
 _STOP_TIMEOUT_S: Final = 2
 _BACKLOG: Final = 256
@@ -169,10 +172,13 @@ class RelayServer:
         limits = self._listening.limits
         service = self._make_service()
         app = RelayApp(service, self._callers, Metrics(connections), limits)
-        tls = None if self._certificates is None else self._certificates.context
+        handshakes = None
+        if self._certificates is not None:
+            handshakes = Handshakes(self._certificates.context, connections)
+        protocol: Any = connections.protocol() if handshakes is None else handshakes.protocol()
         config = uvicorn.Config(
             app,
-            http=connections.protocol(),
+            http=protocol,
             ws="none",
             lifespan="off",
             # The address that a header claims would get into the log, and around the limits.
@@ -181,18 +187,20 @@ class RelayServer:
             access_log=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=limits.keep_alive_s,
-            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+            timeout_keep_alive=math.ceil(limits.keep_alive_s),
+            # By then, no request is left: see `_Server`.
+            timeout_graceful_shutdown=2 * _STOP_TIMEOUT_S,
         )
-        self._server = _Server(config, service.close)
+        self._server = _Server(config, service.close, handshakes)
         # Callers are answered from the first moment: that it is not ready yet.
         watching = asyncio.create_task(self._watch(service))
+        _UVICORN.addFilter(is_news)
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
             await service.close()
             watching.cancel()
+            _UVICORN.removeFilter(is_news)
         if watching.done():
             watching.result()
 
@@ -223,34 +231,33 @@ class _Server(uvicorn.Server):
     """Ends the service before the connections: calls that wait are answered, and other servers take over at once."""
 
     def __init__(
-        self, config: uvicorn.Config, close_service: Callable[[], Awaitable[None]]
+        self,
+        config: uvicorn.Config,
+        close_service: Callable[[], Awaitable[None]],
+        handshakes: Handshakes | None,
     ) -> None:
         super().__init__(config)
-        self._close_service = close_service
+        self._close_service, self._handshakes = close_service, handshakes
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and let the calls in flight be answered."""
+        """Stop listening, and let the calls in flight be answered; then close what clients keep open."""
+        if self._handshakes is not None:
+            self._handshakes.abort()
         closing = asyncio.ensure_future(self._close_service())
+        ending = asyncio.get_running_loop().call_later(_STOP_TIMEOUT_S, self._abort)
         await super().shutdown(sockets)
+        ending.cancel()
         await closing
 
-
-class _BoundedHandshakes:
-    """A part of an event loop: clients have some time for TLS, a minute otherwise."""
-
-    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("ssl") is not None:
-            kwargs.setdefault("ssl_handshake_timeout", _HANDSHAKE_TIMEOUT_S)
-        return await super().create_server(*args, **kwargs)  # type: ignore[misc]
+    def _abort(self) -> None:
+        for one in list(self.server_state.connections):
+            if one.transport is not None:
+                one.transport.abort()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    kind: Any = asyncio.SelectorEventLoop
     try:
         import uvloop  # not on Windows
-
-        kind = uvloop.Loop
     except ImportError:
-        pass
-    loop: asyncio.AbstractEventLoop = type("BoundedLoop", (_BoundedHandshakes, kind), {})()
-    return loop
+        return asyncio.SelectorEventLoop()
+    return uvloop.new_event_loop()

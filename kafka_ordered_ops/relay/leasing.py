@@ -12,6 +12,7 @@ from typing import Final
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_records import Leased, Released
+from kafka_ordered_ops.core.relay.pending import PendingRecords
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay.handout import Handout
 from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
@@ -44,6 +45,10 @@ class Leasing:
         self._post = post
         #: Written, and not read back; by the lease's id.
         self._open: dict[str, OpenLease] = {}
+        #: Of readers with bounds.
+        self.pending = PendingRecords()
+        #: Groups with reads that wait because their reader has as many records as it may.
+        self.limited: set[str] = set()
         #: Where the next read of a group begins to look, so that no partition is always the last.
         self._turn = 0
         self.signer: TokenSigner | None = None
@@ -65,7 +70,9 @@ class Leasing:
             self._lease(read, handouts, now_ms)
             if not read.open:
                 waits.append(read)
-                if read.topics is None:
+                if read.is_limited:
+                    self.limited.add(group)
+                elif read.topics is None:
                     break  # Nothing is left for those behind it either.
         for read in reversed(waits):
             queue.appendleft(read)
@@ -93,6 +100,7 @@ class Leasing:
             self._give_back(handout.tp, handout.group, record.lease_id, outrun)
             left -= outrun
         if not counts:
+            self.pending.release(record.lease_id, found.offsets)
             _log.info("%s, group %s: a lease does not count", partition.tp, handout.group)
         elif left and not read.is_wanted:
             self._give_back(handout.tp, handout.group, record.lease_id, left)
@@ -113,15 +121,19 @@ class Leasing:
 
     def drop(self, partition: Partition) -> None:
         """Forget the leases of a partition that this server has lost."""
+        self.pending.drop(partition.tp)
         for lease_id in [key for key, one in self._open.items() if one.partition is partition]:
             self._settle(self._open.pop(lease_id).read)
 
     def _lease(self, read: Read, handouts: list[tuple[Partition, Handout]], now_ms: int) -> None:
-        left, left_bytes = read.records_max, float(READ_BYTES_MAX)
+        left, left_bytes = self._room(read, now_ms), float(READ_BYTES_MAX)
+        read.is_limited = left <= 0
+        if read.is_limited:
+            return
         self._turn += 1
         start = self._turn % len(handouts)
         for partition, handout in handouts[start:] + handouts[:start]:
-            if read.topics is not None and handout.tp.topic not in read.topics:
+            if not read.wants(handout.tp.topic):
                 continue
             size = max(handout.record_bytes, 1.0)
             # The first record comes, however large it is.
@@ -149,18 +161,31 @@ class Leasing:
         until_ms = now_ms + read.lease_ms
         self._open[lease_id] = OpenLease(read, partition, handout, offsets, attempt, until_ms)
         read.open += 1
-        record = Leased(handout.group, lease_id, partition.epoch, offsets, until_ms, attempt)
+        reader = read.reader
+        if reader is not None:
+            self.pending.lease(reader.name, handout.tp, handout.group, lease_id, offsets, until_ms)
+        counted = attempt if reader is None or reader.counts else attempt - 1
+        record = Leased(handout.group, lease_id, partition.epoch, offsets, until_ms, counted)
 
         def report(error: KafkaOrderedOpsError | None) -> None:
             if error is None:
                 return
             # It may be stored nevertheless; then it is a lease of nobody, and ends by itself.
             _log.warning("a lease was not stored: %s", error)
+            self.pending.release(lease_id, offsets)
             if (found := self._open.pop(lease_id, None)) is not None:
                 handout.serving.untake(offsets)
+                found.read.is_unstored = True
                 self._settle(found.read)
 
         self._log.append(handout.tp, record, report)
+
+    def _room(self, read: Read, now_ms: int) -> int:
+        """Return how many records a read may have."""
+        if read.reader is None:
+            return read.records_max
+        held = self.pending.count(read.reader.name, now_ms)
+        return min(read.records_max, read.reader.pending_max - held)
 
     def _new_id(self) -> str:
         """Return random digits. They are fetched many at a time: each time, another thread may take over."""
@@ -172,6 +197,7 @@ class Leasing:
     def _give_back(self, tp: TopicPartition, group: str, lease_id: str, offsets: OffsetSet) -> None:
         """Nobody waits for the records any more: the next read gets them."""
         record = Released(group, lease_id, offsets)
+        self.pending.release(lease_id, offsets)
 
         def report(error: KafkaOrderedOpsError | None) -> None:
             if error is not None:

@@ -48,8 +48,8 @@ class Metrics:
         self._seconds[operation] += seconds
         self._buckets[operation][bisect_left(_BUCKETS_S, seconds)] += 1
 
-    def text(self, partitions: Iterable[PartitionStatus], *, is_ready: bool) -> str:
-        """Return all of them, and what the service knows."""
+    def text(self, partitions: Iterable[PartitionStatus], *, is_ready: bool, is_whole: bool) -> str:
+        """Return what the service knows of partitions, and if `is_whole` the counters of the server as well."""
         lines: list[str] = []
 
         def add(name: str, kind: str, about: str, values: Iterable[tuple[_Labels, float]]) -> None:
@@ -57,6 +57,15 @@ class Metrics:
             lines.append(f"# HELP {full} {about}\n# TYPE {full} {kind}")
             lines.extend(f"{full}{_labels(labels)} {value:.15g}" for labels, value in values)
 
+        if is_whole:
+            self._add_server(add)
+        add("ready", "gauge", "1 when reads are served.", [((), int(is_ready))])
+        self._add_groups(list(partitions), add)
+        if is_whole:
+            self._add_seconds(lines)
+        return "\n".join(lines) + "\n"
+
+    def _add_server(self, add: _Add) -> None:
         requests = self._requests.items()
         add(
             "requests_total",
@@ -80,10 +89,6 @@ class Metrics:
             [((("status", str(code)),), n) for code, n in refused],
         )
         add("connections", "gauge", "Open connections.", [((), self._connections.total)])
-        add("ready", "gauge", "1 when reads are served.", [((), int(is_ready))])
-        self._add_groups(list(partitions), add)
-        self._add_seconds(lines)
-        return "\n".join(lines) + "\n"
 
     def _add_groups(self, partitions: list[PartitionStatus], add: _Add) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -96,6 +101,12 @@ class Metrics:
         )
         add(
             "pending_records", "gauge", "Leased records.", [(at, one.pending) for at, one in groups]
+        )
+        add(
+            "refused_dead_letters",
+            "gauge",
+            "Records whose dead letters were refused.",
+            [(at, one.refused_dead_letters) for at, one in groups],
         )
         add(
             "acknowledged_offsets",

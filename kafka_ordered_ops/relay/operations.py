@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import (
@@ -18,146 +17,192 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     KafkaOrderedOpsError,
     RelayUnavailableError,
+    UnknownTopicError,
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import PLAN_BYTES_MAX, WindowPlan
 from kafka_ordered_ops.relay import bodies
-from kafka_ordered_ops.relay.access import Access, Verb
-from kafka_ordered_ops.relay.answers import Answer, ClientGoneError
+from kafka_ordered_ops.relay.answers import Answer, ClientGoneError, Wire
+from kafka_ordered_ops.relay.limits import ANSWER_BYTES, ANSWERS_MAX, Limits
 from kafka_ordered_ops.relay.metrics import Metrics
 from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets, RelayService
+from kafka_ordered_ops.relay.rights import Access, Verb
+from kafka_ordered_ops.relay.slots import Slots
 
 #: Beyond the client's wait: for the brokers to store the change.
 _ANSWER_S: Final = 30.0
 
+#: Of a record in an answer, beside its contents, about.
+_RECORD_BYTES: Final = 100
 _DONE: Final = Answer(b"{}")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, once its caller and its body are known."""
+
+    access: Access
+    body: bytes
+    headers: Mapping[bytes, bytes]
+    wire: Wire
+
+
 class Operations:
     """The calls of clients, from the bytes of a request to an answer."""
 
-    def __init__(self, service: RelayService, metrics: Metrics) -> None:
-        self._service, self._metrics = service, metrics
+    def __init__(self, service: RelayService, metrics: Metrics, limits: Limits) -> None:
+        self._service, self._metrics, self._limits = service, metrics, limits
+        self._large_answers = Slots(ANSWERS_MAX)
 
-    async def read(
-        self, access: Access, body: bytes, headers: Mapping[bytes, bytes], receive: Receive
-    ) -> Answer:
+    async def read(self, call: Call) -> Answer:
         """Hand out records."""
-        asked = _parsed(bodies.ReadBody, body)
-        topics = self._topics(access, asked.topics)
-        delivered, done = await self._read(asked, topics, 0.0)
-        if not delivered and not done and asked.wait_s:
-            delivered, done = await self._read_while_there(asked, topics, receive)
-        self._metrics.records_delivered += sum(len(one.records) for one in delivered)
-        if bodies.ARROW_TYPE.encode() in headers.get(b"accept", b""):
-            return Answer(bodies.read_arrow(delivered, done=done), content_type=bodies.ARROW_TYPE)
-        return Answer(bodies.read_json(delivered, done=done))
+        asked = _parsed(bodies.ReadBody, call.body)
+        topics = self._check_read(call.access, asked)
+        delivered, done = await self._read(call, asked, topics)
+        if not _is_large(delivered):
+            return self._read_answer(call, delivered, done, None)
+        # It is in memory several times until it is sent: others of this caller wait for that.
+        turn = self._large_answers.of(call.access.name)
+        await turn.acquire()
+        try:
+            await self._check_there(call, delivered)
+            return self._read_answer(call, delivered, done, turn.release)
+        except BaseException:
+            turn.release()
+            raise
 
-    async def acknowledge(
-        self, access: Access, body: bytes, _headers: Mapping[bytes, bytes], _receive: Receive
+    def _read_answer(
+        self,
+        call: Call,
+        delivered: Sequence[Delivered],
+        done: bool,
+        sent: Callable[[], None] | None,
     ) -> Answer:
+        self._metrics.records_delivered += sum(len(one.records) for one in delivered)
+        if bodies.ARROW_TYPE.encode() in call.headers.get(b"accept", b""):
+            body = bodies.read_arrow(delivered, done=done)
+            return Answer(body, content_type=bodies.ARROW_TYPE, sent=sent)
+        return Answer(bodies.read_json(delivered, done=done), sent=sent)
+
+    async def acknowledge(self, call: Call) -> Answer:
         """Note that records are done."""
-        leases = self._leases(access, body)
+        leases = self._leases(call)
         async with _deadline():
             await self._service.acknowledge(leases)
         self._metrics.leases_acknowledged += len(leases)
         return _DONE
 
-    async def cancel(
-        self, access: Access, body: bytes, _headers: Mapping[bytes, bytes], _receive: Receive
-    ) -> Answer:
+    async def cancel(self, call: Call) -> Answer:
         """Give records back."""
-        leases = self._leases(access, body)
+        leases = self._leases(call)
         async with _deadline():
             await self._service.cancel(leases)
         self._metrics.leases_cancelled += len(leases)
         return _DONE
 
-    async def extend(
-        self, access: Access, body: bytes, _headers: Mapping[bytes, bytes], _receive: Receive
-    ) -> Answer:
+    async def extend(self, call: Call) -> Answer:
         """Let leases end later."""
-        asked = _parsed(bodies.ExtendBody, body)
-        self._check_leases(access, asked.leases)
+        asked = _parsed(bodies.ExtendBody, call.body)
+        self._check_leases(call.access, asked.leases)
+        self._check_lease_s(call.access, asked.lease_s)
         async with _deadline():
             until_ms = await self._service.extend(asked.leases, asked.lease_s)
         self._metrics.leases_extended += len(asked.leases)
         return Answer(json.dumps({"until_ms": until_ms}).encode())
 
-    async def open_window(
-        self, access: Access, body: bytes, _headers: Mapping[bytes, bytes], _receive: Receive
-    ) -> Answer:
+    async def open_window(self, call: Call) -> Answer:
         """Begin a group with the records of a window."""
-        try:
-            asked = bodies.WindowBody.model_validate(
-                strict_json.loads(body, limit_bytes=PLAN_BYTES_MAX)
-            )
-            plan = WindowPlan.from_json(Fields(asked.plan, "plan"))
-        except ValidationError as error:
-            raise bodies.body_error(error) from None
-        except JsonError as error:
-            raise ConfigError(f"this is not a window plan: {error}") from error
-        access.check(Verb.ADMIN, plan.topics)
+        is_large = len(call.body) > self._limits.body_bytes_max
+        # Half a second for the largest: others must not wait for that.
+        plan, given = await asyncio.to_thread(_plan, call.body) if is_large else _plan(call.body)
+        group = plan.window_id if given is None else given
+        call.access.check(Verb.ADMIN, topics=plan.topics, groups=[group])
         async with _deadline():
-            group = await self._service.open_window(plan, asked.group)
-        return Answer(json.dumps({"group": group}).encode())
+            opened = await self._service.open_window(plan, given, call.access.reader)
+        return Answer(json.dumps({"group": opened}).encode())
 
-    def _topics(self, access: Access, asked: Sequence[str] | None) -> frozenset[str] | None:
-        if asked is not None:
-            access.check(Verb.READ, asked)
-            return frozenset(asked)
-        access.check(Verb.READ)
-        if access.topics is None:
+    # --- rights --------------------------------------------------------------------------------------
+
+    def _check_read(self, access: Access, asked: bodies.ReadBody) -> frozenset[str] | None:
+        """Return the topics to read; None: all. Of others, an error names only those that the caller may know."""
+        access.check(Verb.READ, topics=asked.topics or (), groups=[asked.group])
+        self._check_lease_s(access, asked.lease_s)
+        if asked.topics is None and access.topics.is_all:
             return None
-        topics = access.topics & self._service.topics
-        if not topics:
+        allowed = frozenset(one for one in self._service.topics if access.topics.allow(one))
+        if not allowed:
             raise AccessDeniedError(
                 f"the token {access.name!r} allows none of the topics that are served"
             )
+        topics = allowed if asked.topics is None else frozenset(asked.topics)
+        if unknown := sorted(topics - allowed):
+            raise UnknownTopicError(
+                f"this relay does not serve {', '.join(unknown)}: it serves {', '.join(sorted(allowed))}",
+                topics=unknown,
+            )
         return topics
 
-    def _leases(self, access: Access, body: bytes) -> list[LeasedOffsets]:
-        asked = _parsed(bodies.LeasesBody, body)
-        self._check_leases(access, [one.lease for one in asked.leases])
+    def _leases(self, call: Call) -> list[LeasedOffsets]:
+        asked = _parsed(bodies.LeasesBody, call.body)
+        self._check_leases(call.access, [one.lease for one in asked.leases])
         return asked.offsets()
 
     def _check_leases(self, access: Access, tokens: Sequence[str]) -> None:
-        # A caller with all topics is spared the look into each token: the service looks as well.
-        topics = () if access.topics is None else {self._service.topic_of(one) for one in tokens}
-        access.check(Verb.ACKNOWLEDGE, topics)
+        # A caller with all rights is spared the look into each token: the service looks as well.
+        places = () if access.is_whole else {self._service.place_of(one) for one in tokens}
+        access.check(
+            Verb.ACKNOWLEDGE,
+            topics={one.topic for one in places},
+            groups={one.group for one in places},
+        )
+
+    def _check_lease_s(self, access: Access, lease_s: float) -> None:
+        most_s = self._limits.lease_s_max
+        if lease_s > most_s:
+            raise ConfigError(f"lease_s is {lease_s:g}: this server allows {most_s:g} s at most")
+        access.check_lease(lease_s)
+
+    # --- reading -------------------------------------------------------------------------------------
 
     async def _read(
-        self, asked: bodies.ReadBody, topics: frozenset[str] | None, wait_s: float
+        self, call: Call, asked: bodies.ReadBody, topics: frozenset[str] | None
     ) -> tuple[list[Delivered], bool]:
-        async with _deadline(wait_s):
-            return await self._service.read(
-                asked.group,
-                records_max=asked.records_max,
-                wait_s=wait_s,
-                lease_s=asked.lease_s,
-                topics=topics,
-            )
+        """Read for as long as the client is there: records for one that is gone would be nobody's for a whole lease."""
+        with call.wire.cancelled_when_gone():
+            async with _deadline(asked.wait_s):
+                delivered, done = await self._service.read(
+                    asked.group,
+                    records_max=asked.records_max,
+                    wait_s=asked.wait_s,
+                    lease_s=asked.lease_s,
+                    topics=topics,
+                    reader=call.access.reader,
+                )
+        await self._check_there(call, delivered)
+        return delivered, done
 
-    async def _read_while_there(
-        self, asked: bodies.ReadBody, topics: frozenset[str] | None, receive: Receive
-    ) -> tuple[list[Delivered], bool]:
-        """Wait for records as long as the client does: records for one that is gone would be nobody's for a whole lease."""
-        reading = asyncio.ensure_future(self._read(asked, topics, asked.wait_s))
-        leaving = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                return reading.result()
-            reading.cancel()
-            with suppress(asyncio.CancelledError, KafkaOrderedOpsError):
-                delivered, _ = await reading
+    async def _check_there(self, call: Call, delivered: Sequence[Delivered]) -> None:
+        """Give records back, and raise `ClientGoneError`, if the client has left while they were on their way."""
+        if not call.wire.is_gone:
+            return
+        with suppress(KafkaOrderedOpsError):
+            if delivered:
                 await self._service.cancel([(one.lease, None) for one in delivered])
-            raise ClientGoneError
-        finally:
-            leaving.cancel()
-            reading.cancel()
+        raise ClientGoneError
+
+
+def _is_large(delivered: Sequence[Delivered]) -> bool:
+    size = _RECORD_BYTES * sum(len(one.records) for one in delivered)
+    for one in delivered:
+        if size >= ANSWER_BYTES:
+            break
+        for record in one.records:
+            size += len(record.value or b"") + len(record.key or b"")
+            if record.headers:
+                size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    return size >= ANSWER_BYTES
 
 
 class _deadline:
@@ -178,6 +223,19 @@ class _deadline:
             ) from error
 
 
+def _plan(body: bytes) -> tuple[WindowPlan, str | None]:
+    """Return the plan and the name of the group, if there is one, in a request that opens a window."""
+    try:
+        asked = bodies.WindowBody.model_validate(
+            strict_json.loads(body, limit_bytes=PLAN_BYTES_MAX)
+        )
+        return WindowPlan.from_json(Fields(asked.plan, "plan")), asked.group
+    except ValidationError as error:
+        raise bodies.body_error(error) from None
+    except JsonError as error:
+        raise ConfigError(f"this is not a window plan: {error}") from error
+
+
 def _parsed(model: type[_Model], body: bytes) -> _Model:
     try:
         return model.model_validate_json(body)
@@ -185,7 +243,7 @@ def _parsed(model: type[_Model], body: bytes) -> _Model:
         raise bodies.body_error(error) from None
 
 
-Run = Callable[[Access, bytes, Mapping[bytes, bytes], Receive], Awaitable[Answer]]
+Run = Callable[[Call], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +261,11 @@ class Post:
     def name(self) -> str:
         """Its name, in metrics."""
         return self.run.__name__
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether its body has a plan, which may be large."""
+        return self.bytes_max == PLAN_BYTES_MAX
 
 
 def posts(run: Operations, bytes_max: int) -> dict[str, Post]:

@@ -8,10 +8,11 @@ from typing import Final
 from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.membership import check_member_topics
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound, Earliest
-from kafka_ordered_ops.relay.handout import BYTES_MAX, RECORDS_MAX
+from kafka_ordered_ops.relay.limits import Limits
 from kafka_ordered_ops.relay.log import check_topics
 
 #: The servers of one relay are the members of this group.
@@ -23,8 +24,7 @@ TIMEOUT_S: Final = 10.0
 COMMIT_INTERVAL_S: Final = 5.0
 #: Records of the log between two snapshots.
 SNAPSHOT_RECORDS: Final = 50_000
-#: Groups whose records one server reads at the same time; each takes a thread and a client.
-GROUPS_MAX: Final = 100
+_LIMITS: Final = Limits()
 _NAME_LENGTH_MAX: Final = 200
 
 
@@ -40,12 +40,13 @@ class RelayOptions:
         isolation: under ``read_committed``, aborted records and those of open transactions are not visible.
         starting_offsets: where groups without a committed offset begin.
         attempts_max: a record that was leased so often, and not acknowledged, goes to the dead-letter topic; None: without
-            a limit.
+            a limit. Leases of readers that may not acknowledge do not count.
         dead_letter_topic: an existing topic; None: records are handed out without a limit.
         on_data_loss: whether records that retention removed before they were read, or that cannot be decoded, end their
             partition, or are acknowledged with a warning.
         records_max: records that are held of one group in one partition.
-        bytes_max: their bytes, about.
+        held_bytes_max: their bytes, of all groups and partitions, about.
+        groups_max: groups whose records are read at the same time.
         session_timeout_s: after a server died, how long its partitions wait for another one.
         protocol: how the servers share the partitions.
         timeout_s: for each write, and each request.
@@ -61,8 +62,9 @@ class RelayOptions:
     attempts_max: int | None = ATTEMPTS_MAX
     dead_letter_topic: str | None = None
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    records_max: int = RECORDS_MAX
-    bytes_max: int = BYTES_MAX
+    records_max: int = _LIMITS.held_records_max
+    held_bytes_max: int = _LIMITS.held_bytes_max
+    groups_max: int = _LIMITS.groups_max
     session_timeout_s: float = SESSION_TIMEOUT_S
     protocol: GroupProtocol = GroupProtocol.CLASSIC
     timeout_s: float = TIMEOUT_S
@@ -71,7 +73,7 @@ class RelayOptions:
 
     def __post_init__(self) -> None:
         check_topics(check_member_topics(self.topics))
-        check_text(self.relay_group, what="relay_group", length_max=TEXT_CHARACTERS_MAX)
+        check_group(self.relay_group, what="relay_group", length_max=TEXT_CHARACTERS_MAX)
         if self.server_name is not None:
             check_text(self.server_name, what="server_name", length_max=_NAME_LENGTH_MAX)
             if self.protocol is GroupProtocol.CONSUMER:
@@ -88,5 +90,5 @@ class RelayOptions:
             )
         for what in ("session_timeout_s", "timeout_s", "commit_interval_s"):
             check_timeout_s(getattr(self, what), what=what)
-        for what in ("records_max", "bytes_max", "snapshot_records"):
+        for what in ("records_max", "held_bytes_max", "groups_max", "snapshot_records"):
             check_count(getattr(self, what), what=what, least=1, greatest=2**40)

@@ -13,10 +13,12 @@ from kafka_ordered_ops.core.errors import RelayUnavailableError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.relay.handout import Handout
 from kafka_ordered_ops.relay.partition import Partition
-from kafka_ordered_ops.relay.ports import Delivered
+from kafka_ordered_ops.relay.ports import Delivered, Reader
 
 #: A read whose leases are written waits so long beyond its time for them to be read back.
 GRACE_S: Final = 10.0
+#: A read waits so long beyond its time until it is known what there is: a new group begins in less.
+LOOK_S: Final = 10.0
 
 
 class _Answer(NamedTuple):
@@ -77,7 +79,12 @@ class Read:
     ends_at: float
     lease_ms: int
     topics: frozenset[str] | None
+    reader: Reader | None
     future: asyncio.Future[Any]
+    #: Records were there, and its reader has as many as it may.
+    is_limited: bool = False
+    #: Records were there, and their leases could not be stored.
+    is_unstored: bool = False
     #: Leases that are written, and not read back.
     open: int = 0
     found: list[Delivered] = field(default_factory=list)
@@ -90,6 +97,10 @@ class Read:
     def is_wanted(self) -> bool:
         """Whether the caller still waits."""
         return not (self.is_over or self.future.cancelled())
+
+    def wants(self, topic: str) -> bool:
+        """Return whether it is about a topic."""
+        return self.topics is None or topic in self.topics
 
 
 @dataclass(slots=True)
@@ -137,12 +148,22 @@ class Waiting:
         """All its leases were read back."""
         self._leasing.pop(read, None)
 
-    def overdue(self) -> list[Read]:
-        """Take out the reads whose time is over, or whose callers are gone."""
+    def overdue(self, is_known: Callable[[Read], bool]) -> list[Read]:
+        """Take out the reads whose time is over, or whose callers are gone.
+
+        Args:
+            is_known: whether it is known what there is for a read. If not, it waits longer.
+        """
         now, over = time.monotonic(), []
+
+        def is_over(one: Read) -> bool:
+            return one.ends_at <= now and (one.ends_at + LOOK_S <= now or is_known(one))
+
         for group, queue in list(self._by_group.items()):
-            left = deque(one for one in queue if one.is_wanted and one.ends_at > now)
-            over += [one for one in queue if one.is_wanted and one.ends_at <= now]
+            wanted = [one for one in queue if one.is_wanted]
+            ended = {one for one in wanted if is_over(one)}
+            over += [one for one in wanted if one in ended]
+            left = deque(one for one in wanted if one not in ended)
             if left:
                 self._by_group[group] = left
             else:
@@ -158,10 +179,11 @@ class Waiting:
             if read.found:
                 self._answers.give(read.future, (read.found, False))
             else:
-                self._answers.fail(read.future, _not_stored())
+                self._answers.fail(read.future, not_stored())
 
 
-def _not_stored() -> RelayUnavailableError:
+def not_stored() -> RelayUnavailableError:
+    """Return the error of a read for which there are records."""
     return RelayUnavailableError(
-        f"the leases of a read were not stored within {GRACE_S:g} s. The cluster may be away: read again"
+        "the leases of a read were not stored in time. The brokers may be away: read again"
     )

@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_batch import LogBatch, sorted_batch
 from kafka_ordered_ops.core.relay.log_records import (
     Acknowledged,
+    Extended,
     Finished,
     Leased,
     LogRecord,
@@ -168,21 +169,30 @@ class Replay:
             case Leased():
                 self._server.leasing.seen(partition, record)
             case Acknowledged():
+                self._server.leasing.pending.acknowledge(partition.tp, record.group, record.offsets)
                 handout = partition.handouts.get(record.group)
                 if handout is not None:
                     handout.forget(record.offsets)
                 self._server.dirty.add(record.group)
+            case Extended():
+                self._server.leasing.pending.extend(record.lease_id, record.until_ms)
             case Opened():
                 self._opened(partition, record.group)
                 self._server.dirty.add(record.group)
-            case Released() | Finished():
+            case Released():
+                self._server.leasing.pending.release(record.lease_id, record.offsets)
+                self._server.dirty.add(record.group)
+            case Finished():
                 self._server.dirty.add(record.group)
             case Snapshot():
                 # A server that was behind may learn of a claim by it.
                 if partition.check_claim():
                     self._server.stop_serving(partition)
-                for handout in partition.handouts.values():
+                for group, handout in partition.handouts.items():
                     handout.forget_done()
+                    self._server.leasing.pending.acknowledge(
+                        partition.tp, group, handout.progress.acked
+                    )
 
     def _failed(self, tp: TopicPartition, number: int, error: KafkaOrderedOpsError) -> None:
         if tp == SECRET_TP:

@@ -134,6 +134,7 @@ class Requests:
         committed = read_committed_offsets(self._settings, group, [tp], timeout_s=TIMEOUT_S)
         check_not_of_windows(group, committed, keeps_maps=True)
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
+            lookup.check_kind(group)
             starts = starts_of_new(
                 lookup,
                 [tp],

@@ -8,20 +8,27 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
+from kafka_ordered_ops.core.arguments import check_count, check_timeout_s
 from kafka_ordered_ops.core.errors import (
     ClosedError,
     ConfigError,
     LeaseError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.relay.changes import Chosen
 from kafka_ordered_ops.relay.engine import Engine
 from kafka_ordered_ops.relay.options import RelayOptions
-from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets, PartitionStatus
+from kafka_ordered_ops.relay.ports import (
+    Delivered,
+    LeasedOffsets,
+    LeasePlace,
+    PartitionStatus,
+    Reader,
+)
 from kafka_ordered_ops.relay.reads import Read
 from kafka_ordered_ops.relay.tokens import Lease
 
@@ -94,9 +101,10 @@ class Relay:
         """Return what this server knows, by topic, partition and group; at most half a second old."""
         return [] if self._engine is None else self._engine.status
 
-    def topic_of(self, token: str) -> str:
-        """Return the topic of a lease; raise `LeaseError` for an invalid token."""
-        return self._lease_of(token).tp.topic
+    def place_of(self, token: str) -> LeasePlace:
+        """Return what a lease is about; raise `LeaseError` for an invalid token."""
+        lease = self._lease_of(token)
+        return LeasePlace(lease.tp.topic, lease.group)
 
     async def read(
         self,
@@ -106,10 +114,11 @@ class Relay:
         wait_s: float,
         lease_s: float,
         topics: frozenset[str] | None = None,
+        reader: Reader | None = None,
     ) -> tuple[list[Delivered], bool]:
         """Lease up to `records_max` records; see `RelayService.read`."""
         engine = self._open_engine()
-        check_text(group, what="group", length_max=TEXT_CHARACTERS_MAX)
+        check_group(group, length_max=TEXT_CHARACTERS_MAX)
         check_count(records_max, what="records_max", least=1, greatest=RECORDS_MAX)
         check_timeout_s(lease_s, what="lease_s")
         if unknown := sorted((topics or frozenset()) - self.topics):
@@ -126,6 +135,7 @@ class Relay:
             time.monotonic() + max(wait_s, 0.0),
             round(lease_s * 1_000),
             topics,
+            reader,
             future,
         )
         engine.call(future, lambda: engine.groups.read(read))
@@ -151,10 +161,12 @@ class Relay:
         )
         return until
 
-    async def open_window(self, plan: WindowPlan, group: str | None = None) -> str:
+    async def open_window(
+        self, plan: WindowPlan, group: str | None = None, reader: Reader | None = None
+    ) -> str:
         """Begin a group with exactly the offsets of a plan; see `RelayService.open_window`."""
         name = plan.window_id if group is None else group
-        check_text(name, what="group", length_max=TEXT_CHARACTERS_MAX)
+        check_group(name, length_max=TEXT_CHARACTERS_MAX)
         if not plan.partitions:
             raise ConfigError(
                 f"the plan of window {plan.window_id} has no partitions: nothing can be handed out"
@@ -171,7 +183,7 @@ class Relay:
             )
         engine = self._open_engine()
         opened: str = await self._call(
-            lambda future: engine.changes.open_window(plan, name, future)
+            lambda future: engine.changes.open_window(plan, name, reader, future)
         )
         return opened
 

@@ -12,6 +12,8 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicErro
 from kafka_ordered_ops.core.offset_map.fitting import fitted_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.relay.burying import refusal
+from kafka_ordered_ops.relay.handout import Handout
 from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.partition import Partition
 from kafka_ordered_ops.relay.ports import PartitionStatus
@@ -205,6 +207,7 @@ class Upkeep:
                 done = EMPTY_SET if progress is None else progress.acked
                 base = None if progress is None else progress.base
                 oldest_ms = None if progress is None else progress.oldest_until_ms(now)
+                handout = None if group is None else partition.handouts.get(group)
                 found.append(
                     PartitionStatus(
                         topic=tp.topic,
@@ -217,8 +220,21 @@ class Upkeep:
                         acknowledged=done.within(base or 0, INT64_MAX).count,
                         base=base,
                         oldest_lease_ms=oldest_ms,
+                        refused_dead_letters=0 if handout is None else len(handout.refused),
+                        problem=_problem(partition, handout),
                         replayed=partition.replayed,
                         replayed_of=partition.replayed_of,
                     )
                 )
         return found
+
+
+def _problem(partition: Partition, handout: Handout | None) -> str | None:
+    """Return what keeps records of a partition from being handed out, or buried."""
+    problem = partition.problem or (None if handout is None else handout.problem)
+    if problem is not None:
+        return problem.message
+    if handout is None or not handout.refused:
+        return None
+    offset = min(handout.refused)
+    return refusal(handout, offset, handout.refused[offset])

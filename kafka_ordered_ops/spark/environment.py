@@ -1,13 +1,32 @@
-"""Check the environment before pyspark is imported."""
+"""Check the environment before pyspark is imported, and what runs in this process."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.errors import ConfigError, EnvironmentConflictError
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    EnvironmentConflictError,
+    JobFailedError,
+    KafkaOrderedOpsError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What py4j raises where Java does not answer; looked for by name, because Connect does not have py4j.
+_NO_JAVA: Final = frozenset({"Py4JError", "Py4JNetworkError"})
+
+#: Connections break a moment before the process has ended.
+_END_WAIT_S: Final = 2.0
 
 
 def check_pyspark() -> None:
@@ -49,17 +68,108 @@ def _version(distribution: str) -> str | None:
         return None
 
 
+def running_session() -> SparkSession | None:
+    """Return the session that runs in this process, whichever thread has started it; None if there is none.
+
+    Raises:
+        ConfigError: its Java process has ended.
+    """
+    sql: Any = sys.modules.get("pyspark.sql")
+    if sql is None:
+        return None
+    check_java()
+    try:
+        # This thread's, or the one that all threads share.
+        session = sql.SparkSession.active()
+    except sys.modules["pyspark"].errors.PySparkRuntimeError:
+        return None
+    return None if _is_stopped(session) else session
+
+
+def has_session() -> bool:
+    """Return whether Spark runs in this process already; raises as `running_session` does."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    has_context = getattr(context, "_active_spark_context", None) is not None
+    return running_session() is not None or has_context
+
+
 def check_spark(spark: object) -> None:
-    """Raise `ConfigError` unless the value is a Spark session, classic or Connect."""
+    """Raise `ConfigError` unless the value is a Spark session, classic or Connect, that still runs."""
     if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
         raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
+    check_runs(spark)
+
+
+def check_runs(spark: object) -> None:
+    """Raise `ConfigError` for a session that has been stopped, or whose Java process has ended."""
+    if _is_stopped(spark):
+        raise ConfigError("the Spark session has been stopped: create another one")
+    if getattr(spark, "_jsparkSession", None) is not None:
+        check_java()
+
+
+def check_java() -> None:
+    """Raise `ConfigError` if the Java process of this process's Spark has ended."""
+    if (ended := ended_java()) is not None:
+        raise ConfigError(
+            f"{ended}, and no session of this process can be used any more. Run the window again in another process"
+        )
+
+
+@contextmanager
+def java_answers() -> Iterator[None]:
+    """Raise `JobFailedError` where the block fails because the Java process of this process's Spark has ended."""
+    try:
+        yield
+    except Exception as error:
+        if (failed := java_failure(error)) is None:
+            raise
+        raise failed from error
+
+
+def java_failure(error: BaseException) -> JobFailedError | None:
+    """Return the error that an error becomes once the Java process has ended; None for one of this package, or while it runs."""
+    if isinstance(error, KafkaOrderedOpsError):
+        return None
+    # PySpark makes errors of many kinds of Java's silence.
+    is_unanswered = isinstance(error, ConnectionError) or type(error).__name__ in _NO_JAVA
+    if (ended := ended_java(_END_WAIT_S if is_unanswered else 0)) is None:
+        return None
+    return JobFailedError(f"{ended}. Run the window again in another process")
+
+
+def ended_java(wait_s: float = 0.0) -> str | None:
+    """Return how the Java process of this process's Spark has ended; None if it runs, or another program started it.
+
+    Args:
+        wait_s: how long an end that is under way may take.
+    """
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    process: Any = getattr(getattr(context, "_gateway", None), "proc", None)
+    if process is None:
+        return None
+    try:
+        code = process.wait(wait_s)
+    except TimeoutExpired:
+        return None
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"Spark's Java process {how}, as for lack of memory (see spark.driver.memory)"
+
+
+def _is_stopped(spark: object) -> bool:
+    context = getattr(spark, "_sc", None)
+    if context is not None:
+        return getattr(context, "_jsc", None) is None
+    return getattr(spark, "is_stopped", False) is True
 
 
 def check_frame(df: object) -> None:
     """Raise `ConfigError` unless the value is a Spark DataFrame; without its content, which is data."""
-    if isinstance(df, type) or not all(
-        hasattr(df, name) for name in ("sparkSession", "dtypes", "drop")
-    ):
+    with java_answers():
+        is_frame = not isinstance(df, type) and all(
+            hasattr(df, name) for name in ("sparkSession", "dtypes", "drop")
+        )
+    if not is_frame:
         raise ConfigError(
             f"a window's result is a Spark DataFrame, and not a {type(df).__name__}: make it one with "
             "spark.createDataFrame"

@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.spark.environment import java_failure
 from kafka_ordered_ops.spark.worker_python import wrong_python
 
 #: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
@@ -82,7 +83,11 @@ _NO_TOPIC: Final = _Meaning(
     UnknownTopicError,
     "a topic of the window does not exist any more ({said}). Plan the window again",
 )
-_CORRUPT: Final = _Meaning(CorruptRecordError, "a record cannot be decoded{where}: {said}")
+_CORRUPT: Final = _Meaning(
+    CorruptRecordError,
+    "a record cannot be decoded{where}: {said}. Restore the partition from a replica, or accept the loss: run the window again "
+    "with on_data_loss='warn' and engine 'python'",
+)
 _BAD_SETTING: Final = _Meaning(
     ConfigError, "Java's Kafka client does not take the settings: {said}"
 )
@@ -157,6 +162,8 @@ def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
     A task's error reaches the driver as text inside an error of Spark. The result has the type (and so `retriable`)
     and the message; the facts stayed in the task. For the Kafka connector, the deepest known exception decides.
     """
+    if (failed := java_failure(error)) is not None:
+        return failed
     text = str(error)
     found = _NAMED.findall(text)
     for name, message in reversed(found):

@@ -8,29 +8,29 @@ files, programs) run in the process of the job.
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kafka_ordered_ops.core.arguments import path_text, shown
+from kafka_ordered_ops.core.arguments import call_error, path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
+from kafka_ordered_ops.core.names import is_whole
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import check_scheme
 from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_in_process
 from kafka_ordered_ops.spark.engine import Engine
-from kafka_ordered_ops.spark.environment import check_pyspark, pyspark_home
+from kafka_ordered_ops.spark.environment import check_pyspark, has_session, pyspark_home
 from kafka_ordered_ops.spark.environment import check_spark as check_spark
 
 if TYPE_CHECKING:
@@ -130,18 +130,11 @@ def check_function(
     check_does_work(function, may_be_async=may_be_async)
     if keywords is None:
         return
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        # Some C functions have no signature.
-        return
-    try:
-        signature.bind(*given, **keywords)
-    except TypeError as error:
+    if (error := call_error(function, *given, **keywords)) is not None:
         more = f" and {', '.join(keywords)}" if keywords else ""
         raise ConfigError(
             f"{name_of(function)} is called with {' and '.join(given)}{more}: {error}"
-        ) from error
+        )
 
 
 def check_spark_conf(conf: object) -> None:
@@ -152,9 +145,9 @@ def check_spark_conf(conf: object) -> None:
         if not isinstance(key, str) or not key.startswith("spark."):
             raise ConfigError(f"{key!r} is not a Spark setting: their names begin with 'spark.'")
         # Without the value: it may be a secret.
-        if not isinstance(value, str | int | float) or "\0" in str(value):
+        if not isinstance(value, str | int | float) or not is_whole(f"{key}{value}"):
             raise ConfigError(
-                f"the Spark setting {key} is a {type(value).__name__}: give a text or a number"
+                f"the Spark setting {key} is a {type(value).__name__}: give UTF-8 text or a number"
             )
     if "spark.master" in conf:
         check_master(str(conf["spark.master"]))
@@ -223,6 +216,8 @@ def _check_folder(root: str, storage_options: Mapping[str, Any] | None) -> None:
             with tempfile.TemporaryFile(dir=place):
                 pass
         why = f"windows cannot be written to {root}: what readers must not see is stored beside it, in {control}"
+        with _refusing(why):
+            Disk().check(control)
         with _refusing(why), tempfile.TemporaryDirectory(dir=_nearest(control)) as made:
             _check_moves(made, place, why)
 
@@ -399,12 +394,6 @@ def check_reading(
             "engine 'connector' reads with Spark's Kafka connector, which this session would lack: set "
             "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or use engine 'python'"
         )
-
-
-def has_session() -> bool:
-    """Return whether Spark runs in this process already."""
-    sql: Any = sys.modules.get("pyspark.sql")
-    return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def _may_have_connector(conf: Mapping[str, Any]) -> bool:

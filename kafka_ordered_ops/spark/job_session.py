@@ -10,7 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import (
+    check_pyspark,
+    ended_java,
+    has_session,
+    java_answers,
+)
 from kafka_ordered_ops.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -46,9 +51,7 @@ def job_session(
         ConfigError, EnvironmentConflictError: as `local_session` does.
     """
     check_pyspark()
-    from pyspark.sql import SparkSession
-
-    is_ours = SparkSession.getActiveSession() is None
+    is_ours = not has_session()
     # A host that logs all there is would get a line for each of Spark's calls back into Python.
     if (gateway := logging.getLogger("py4j")).level == logging.NOTSET:
         gateway.setLevel(logging.WARNING)
@@ -73,11 +76,12 @@ def job_session(
     try:
         if interrupts:
             raise KeyboardInterrupt
-        yield spark
+        with java_answers():
+            yield spark
     finally:
         over.set()
         watcher.join(_END_WAIT_S)
-        if is_ours:
+        if is_ours and ended_java() is None:
             spark.stop()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.deploy_mode import MODE_KEY, DeployMode, check_in_process
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import check_pyspark, has_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +39,9 @@ def local_session(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or return the session that is running here.
+    """Start Spark in this process, or return the session that runs here, with `conf` alone added to its settings.
 
-    It has no web page, no port except on 127.0.0.1, and only errors in the log. Times are UTC and are written to
+    A new one has no web page, no port except on 127.0.0.1, and only errors in the log. Times are UTC and are written to
     Parquet as microseconds. Tasks run on this Python.
 
     Args:
@@ -63,8 +63,11 @@ def local_session(
     if cores is not None and cores < 1:
         raise ConfigError(f"cores={cores}: use at least 1, or None for all of the machine")
     check_in_process(conf or {}, os.environ)
-    builder = SparkSession.Builder().master(f"local[{cores or '*'}]").appName(app_name)
-    for key, value in {**_CONF, "spark.driver.memory": memory, **(conf or {})}.items():
+    builder, settings = SparkSession.Builder(), dict(conf or {})
+    if not has_session():
+        builder = builder.master(f"local[{cores or '*'}]").appName(app_name)
+        settings = {**_CONF, "spark.driver.memory": memory, **settings}
+    for key, value in settings.items():
         builder = builder.config(key, value)
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if java_home is not None:

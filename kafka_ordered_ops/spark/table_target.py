@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
 from kafka_ordered_ops.core.arguments import as_names, check_flag, shown
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import check_whole
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 
 
@@ -43,8 +44,11 @@ class TableTarget:
             raise ConfigError(
                 f"table is {shown(self.table)}: give the name of an existing Delta or Iceberg table"
             )
+        check_whole(table, what="table")
         object.__setattr__(self, "mode", _mode_of(self.mode))
         keys = as_names(self.keys, what="keys") if self.keys else ()
+        for key in keys:
+            check_whole(key, what="keys")
         if len(set(keys)) != len(keys):
             raise ConfigError(f"keys names a column twice: {', '.join(keys)}")
         object.__setattr__(self, "keys", keys)
@@ -59,6 +63,15 @@ class TableTarget:
             raise ConfigError(
                 f"{given} is for mode 'merge', and the mode is '{self.mode}': omit one of them"
             )
+
+    def names(self, full_name: str) -> bool:
+        """Return whether a table's full name, which only a session knows, may be the one that is named here."""
+        name = self.table.strip()
+        return full_name == name or full_name.endswith(f".{name}")
+
+    def may_be(self, other: TableTarget) -> bool:
+        """Return whether another target is this one, with the table's full name."""
+        return self.names(other.table) and replace(other, table=self.table) == self
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields as JSON."""

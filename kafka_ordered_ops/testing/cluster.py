@@ -23,9 +23,9 @@ from kafka_ordered_ops.core.cluster_facts import (
     unknown_topics,
 )
 from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
+from kafka_ordered_ops.core.names import is_topic_name
 from kafka_ordered_ops.core.record_schema import LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.window import is_topic_name
 from kafka_ordered_ops.testing.log import (
     SEGMENT_MS,
     Entry,

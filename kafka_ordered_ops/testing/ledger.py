@@ -21,13 +21,25 @@ from kafka_ordered_ops.core.cluster_facts import (
 )
 from kafka_ordered_ops.core.errors import (
     CommitUnknownError,
+    ConfigError,
     KafkaOrderedOpsError,
     LedgerUnavailableError,
     UnknownTopicError,
     WindowFencedError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerFold, StaleFoldError
+from kafka_ordered_ops.core.group.ledger_records import (
+    Keep,
+    LedgerFold,
+    LedgerMessage,
+    StaleFoldError,
+)
+from kafka_ordered_ops.core.group.ledger_repair import (
+    RecordHistory,
+    RestoredRecord,
+    damaged_record,
+    restoration,
+)
 from kafka_ordered_ops.core.group.ledger_rules import (
     CALL_TIMEOUT_S,
     LEDGER_CONFIG,
@@ -40,9 +52,11 @@ from kafka_ordered_ops.core.group.ledger_rules import (
     check_same_ledger,
     ledger_partition,
     offsets_to_commit,
+    unknown_commits,
     with_written_only,
 )
 from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, GroupLock
 from kafka_ordered_ops.testing.log import TransactionState
@@ -137,8 +151,10 @@ class MemoryLedger:
         processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: object = None,
+        turn: object = None,
+        takes_unknown: bool = False,
     ) -> GroupView | None:
-        """Change a group's state; the view after it, or None if the decision was None. `pace` is not needed."""
+        """Change a group's state; the view after it, or None if the decision was None. `pace` and `turn` are not needed."""
         deadline = time.monotonic() + self._timeout_s
         if self._id is None:
             self._open(create=True)
@@ -156,6 +172,8 @@ class MemoryLedger:
                 decide = prepare()
                 with GroupLock(cluster.group(group_id), deadline, where) as turn:
                     view, committed = self._read_all(group_id, look, known, deadline)
+                    if not takes_unknown:
+                        self.check_not_lost(view, committed)
                     unknown = False
                     outcome = decide(view, committed)
                     if not isinstance(outcome, Change):
@@ -182,15 +200,62 @@ class MemoryLedger:
                     f"{self._timeout_s:g} s. Run the same window again"
                 )
 
+    def turn(self, group_id: str) -> GroupTurn:
+        """Return a turn that nobody has to wait for."""
+        return GroupTurn()
+
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Return the group's committed offsets; see `read_committed_offsets`."""
         return read_committed_offsets(self._name, group_id, partitions, timeout_s=timeout_s)
 
+    def ledger_id(self) -> str | None:
+        """Return what tells this ledger from any other one; None while there is none."""
+        if not self._open(create=False):
+            return None
+        return f"{reach(self._name).cluster_id}/{self._id}"
+
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic, ledger_id=self._id)
+
+    def unknown_commits(
+        self, view: GroupView, committed: CommittedOffsets
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions whose commits `check_not_lost` refuses."""
+        return frozenset(unknown_commits(view, committed, ledger_id=self._id))
+
+    def remove(self, group_id: str) -> None:
+        """Remove all records of a group."""
+        deadline = time.monotonic() + self._timeout_s
+        if not self._open(create=False):
+            return
+        cluster, where = reach(self._name), f"group {group_id}, ledger {self._topic}"
+        with GroupLock(cluster.group(group_id), deadline, where):
+            messages = list(self._read(group_id, deadline).removal())
+            self._append(cluster, group_id, messages, {}, arrives=True)
+
+    def restore(self, group_id: str, offset: int, *, dry_run: bool = False) -> RestoredRecord:
+        """Restore one record that cannot be read."""
+        deadline = time.monotonic() + self._timeout_s
+        if not self._open(create=False):
+            raise ConfigError(f"there is no ledger {self._topic}, and no record to restore")
+        cluster, where = reach(self._name), f"group {group_id}, ledger {self._topic}"
+        with GroupLock(cluster.group(group_id), deadline, where):
+            fold = self._read(group_id, deadline)
+            record = damaged_record(fold, offset)
+            history = RecordHistory(group_id, record)
+            with cluster.changed:
+                log = cluster.log(fold.where)
+                for entry in log.entries(log.log_start, self._readings[group_id].position):
+                    if entry.is_visible(Isolation.READ_COMMITTED):
+                        one = entry.message
+                        history.take(entry.offset, one.key, one.value, partial(tuple, one.headers))
+            restored, messages = restoration(fold, record, offset, history)
+            if not dry_run:
+                self._append(cluster, group_id, messages, {}, arrives=True)
+            return restored
 
     # --- the topic ------------------------------------------------------------------------------
 
@@ -233,7 +298,6 @@ class MemoryLedger:
             view = self._looked_at(group_id, look, deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
-                self.check_not_lost(view, committed)
                 if are_of_one_moment(seen, view.state, committed):
                     return view, committed
                 seen = view.state
@@ -326,9 +390,20 @@ class MemoryLedger:
         arrives: bool,
     ) -> None:
         """Write ledger records and committed offsets in one transaction."""
-        tp = ledger_partition(self._topic, group_id)
         # Before the transaction begins, as with brokers: an invalid record leaves no transaction open.
         messages = list(self._readings[group_id].fold.messages(change))
+        self._append(cluster, group_id, messages, offsets, arrives=arrives)
+
+    def _append(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        messages: Iterable[LedgerMessage],
+        offsets: dict[TopicPartition, CommittedOffset],
+        *,
+        arrives: bool,
+    ) -> None:
+        tp = ledger_partition(self._topic, group_id)
         transaction = cluster.begin(f"koo.{group_id}")
         end = TransactionState.ABORTED
         try:

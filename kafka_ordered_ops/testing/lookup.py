@@ -127,6 +127,9 @@ class MemoryLookup:
         with cluster.changed:
             return sorted(cluster.group(group_id).members.values())
 
+    def check_kind(self, group_id: str) -> None:
+        """Do nothing: all groups of the model are those of consumers."""
+
     def check_no_members(self, group_id: str) -> None:
         """Raise `GroupInUseError` if the group has members: a window's commit would bypass them."""
         check_group_empty(group_id, self.group_members(group_id))

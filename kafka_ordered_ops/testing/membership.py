@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, CommitRefusedError, invariant
+from kafka_ordered_ops.core.group.checks import check_free_for_live
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.membership import (
     Commits,
     Membership,
@@ -22,7 +24,7 @@ from kafka_ordered_ops.core.membership import (
 )
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, Group
-from kafka_ordered_ops.testing.ledger import read_committed_offsets
+from kafka_ordered_ops.testing.ledger import MemoryLedger, read_committed_offsets
 from kafka_ordered_ops.testing.registry import reach
 
 
@@ -146,6 +148,8 @@ class MemoryMember:
     def _check_group(self, cluster: Cluster, topics: Iterable[str]) -> None:
         partitions = [tp for name in topics for tp in _partitions(cluster, name)]
         committed = self.committed(partitions)
+        with MemoryLedger(self._name, topic=LEDGER_TOPIC, timeout_s=self._timeout_s) as ledger:
+            check_free_for_live(ledger.read(self._group).state, keeps_maps=self._keeps_maps)
         check_not_of_windows(self._group, committed, keeps_maps=self._keeps_maps)
 
     def _join(self, group: Group) -> None:

@@ -20,9 +20,10 @@ from kafka_ordered_ops.core.errors import (
     invariant,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.reading import Turn, position_in_log
+from kafka_ordered_ops.core.reading import Turn, position_in_log, recreated_while_read
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.testing.cluster import Cluster
 from kafka_ordered_ops.testing.log import Entry, PartitionLog
 from kafka_ordered_ops.testing.registry import reach
 
@@ -54,6 +55,7 @@ class MemoryReader:
         columns: Collection[str] | None,
         batch_records: int,
         stall_timeout_s: float,
+        topic_ids: Mapping[str, str],
     ) -> None:
         names = RECORD_SCHEMA.names if columns is None else list(columns)
         if unknown := set(names) - set(RECORD_SCHEMA.names):
@@ -66,6 +68,8 @@ class MemoryReader:
         self._isolation = isolation
         self._batch_records = batch_records
         self._stall_timeout_s = stall_timeout_s
+        self._topic_ids = topic_ids
+        self._first_ids: dict[TopicPartition, str] = {}
         self._moved_at = time.monotonic()
         self._all = {
             tp: _Progress(tp, offsets, offsets.first) for tp, offsets in wanted.items() if offsets
@@ -108,6 +112,7 @@ class MemoryReader:
     def stop(self, tp: TopicPartition) -> None:
         """End one partition early."""
         self._unfinished.pop(tp, None)
+        self._first_ids.pop(tp, None)
 
     def turn(self) -> list[Turn]:
         """Return what one round of reading brings: after a moment at most, and then it may be nothing."""
@@ -167,7 +172,17 @@ class MemoryReader:
         cluster = reach(self._name)
         with cluster.changed:
             for one in self._unfinished.values():
-                _check_in_range(one, cluster.log(one.tp))
+                self._check(one, cluster)
+
+    def _check(self, one: _Progress, cluster: Cluster) -> PartitionLog:
+        """Return the log of a partition; raise if it is another topic's, or has lost wanted records."""
+        log = cluster.log(one.tp)
+        found = cluster.topic(one.tp.topic).topic_id
+        expected = self._topic_ids.get(one.tp.topic) or self._first_ids.setdefault(one.tp, found)
+        if found != expected:
+            raise recreated_while_read(one.tp.topic, expected=expected, found=found)
+        _check_in_range(one, log)
+        return log
 
     def _round(self) -> Iterator[tuple[_Progress, list[Entry]]]:
         """Yield the next records of each partition whose position can move."""
@@ -180,8 +195,7 @@ class MemoryReader:
         """Return the next wanted records of a partition; None when its position cannot move now."""
         cluster = reach(self._name)
         with cluster.changed:
-            log = cluster.log(one.tp)
-            _check_in_range(one, log)
+            log = self._check(one, cluster)
             reached = min(log.end_offset(self._isolation), one.wanted.end)
             if reached <= one.position:
                 return None

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, RecordTooLargeError
-from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
+from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, RecordTooLargeError
+from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD, NewRecord, Report
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, partition_of_key
 from kafka_ordered_ops.testing.log import TransactionFate, TransactionState
@@ -89,7 +89,11 @@ class MemoryTransactions:
             transaction = TransactionFate()
             try:
                 for record in records:
-                    _append(cluster, record, transaction)
+                    try:
+                        _append(cluster, record, transaction)
+                    except KafkaOrderedOpsError as error:
+                        setattr(error, REFUSED_RECORD, record)
+                        raise
                 cluster.commit(self._member.group_id, offsets, transaction)
             except BaseException:
                 cluster.end(transaction, TransactionState.ABORTED)
@@ -115,6 +119,11 @@ def _append(
         if size > limit:
             raise RecordTooLargeError(
                 f"a record is too large ({record}): {size} bytes, and {record.topic} takes {limit} (max.message.bytes)"
+            )
+        if record.key is None and "compact" in topic.config.get("cleanup.policy", ""):
+            raise BrokerError(
+                f"Kafka refuses a record ({record}): a compacted topic takes no record without a key",
+                code="INVALID_RECORD",
             )
         partition = record.partition
         if partition is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
@@ -16,6 +16,7 @@ from kafka_ordered_ops.core.errors import (
     WindowFencedError,
     WindowMismatchError,
 )
+from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import JsonError
@@ -67,6 +68,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
     wanted: dict[str, Any] = {"window_id": plan.window_id, "claim_id": plan.claim_id}
     if "claim_id" in result:
         wanted |= {
+            "ledger": plan.ledger_id,
             "group": plan.group_id,
             "part": None if plan.part is None else plan.part.to_json(),
         }
@@ -136,12 +138,6 @@ def check_result(result: object) -> None:
         raise SinkError(
             f"a sink's result is {shown(result)}, but must be a mapping. Nothing was committed"
         )
-
-
-def check_function(value: object, *, what: str) -> None:
-    """Raise `ConfigError` unless the value is callable."""
-    if not callable(value):
-        raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
 def check_plan_of(group_id: str, plan: WindowPlan) -> None:
@@ -235,6 +231,14 @@ def covers(record: WindowRecord, window: Window) -> bool:
 def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
     """Return the window that was committed last."""
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
+
+
+def unpublished_notes(view: GroupView, asked: Collection[str]) -> tuple[str, ...]:
+    """Return a note on windows, other than those asked for, whose output readers do not see yet."""
+    waiting = [name for name in (view.state.unpublished if view.state else ()) if name not in asked]
+    if not waiting:
+        return ()
+    return (f"the group has {unpublished_text(waiting)}. A run with the same output publishes it",)
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:

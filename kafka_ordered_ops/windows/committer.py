@@ -130,7 +130,13 @@ class Committer:
                 # 2c. Then the offsets become part of the progress.
                 present = facts.plans.topics if facts else {}
                 outcome = transitions.commit(
-                    view, plans, now_ms=now_ms, others=others, present=present
+                    view,
+                    plans,
+                    now_ms=now_ms,
+                    others=others,
+                    present=present,
+                    # Only outputs that were passed are recorded here, and then published.
+                    publishes=bool(steps),
                 )
                 return self._checked(outcome, plans, facts)
 

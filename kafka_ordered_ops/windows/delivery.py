@@ -5,11 +5,19 @@ The steps are calls of the service, each with its own bound, and the job runs be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from kafka_ordered_ops.core.errors import WindowSupersededError
+from kafka_ordered_ops.core.errors import (
+    FewerRecordsError,
+    KafkaOrderedOpsError,
+    OutputOwnedError,
+    SinkError,
+    WindowSupersededError,
+)
 from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.group.transitions import check_parts
@@ -22,8 +30,14 @@ from kafka_ordered_ops.windows.sink import (
     WriteMany,
     check_jobs,
     check_outputs,
+    is_visible,
     reopen_each,
 )
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+#: Errors of outputs that no later attempt could publish either.
+NEVER_PUBLISHED: Final = (OutputOwnedError, FewerRecordsError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,8 @@ class Delivery:
     record: WindowRecord
     #: True if the sink's job ran in this call; False if an earlier attempt had run it.
     ran: bool
+    #: True if readers did not see the published window, and this call has shown them what an earlier attempt had written.
+    shown_again: bool = False
 
     @property
     def plan(self) -> WindowPlan:
@@ -44,6 +60,9 @@ class Steps(Protocol):
     """The calls of a service that a delivery is made of; see `OrderedWindows`."""
 
     group_id: str
+
+    def unpublished(self) -> list[WindowRecord]:
+        """Return the group's windows that are committed, and whose output is not published yet."""
 
     def show_many(self, window_ids: Sequence[str]) -> list[WindowRecord]:
         """Return the windows as the ledger has them."""
@@ -61,6 +80,9 @@ class Steps(Protocol):
     ) -> list[WindowPlan]:
         """Make committed windows visible."""
 
+    def abandon(self, window: str | WindowPlan) -> WindowRecord:
+        """Release an open window's offsets."""
+
 
 def deliver(
     steps: Steps, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
@@ -71,33 +93,78 @@ def deliver(
     check_plans(plans, each_once=True)
     for plan in plans:
         check_committable(steps.group_id, plan)
-    # 2. Skip covered windows: other windows deliver their records, and no sink sees them.
+    # 2. Publish what earlier runs have committed, and died before it was visible.
+    _publish_left(steps, plans, reopen)
+    # 3. Skip covered windows: other windows deliver their records, and no sink sees them.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)
     with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
-    # 3. Find an earlier attempt's output; or find that another attempt, or tasks for its parts, have the window.
-    found = _found(steps, with_records, reopen)
-    # 4. Run the job for the rest.
+    # 4. Find an earlier attempt's output; or find that another attempt, or tasks for its parts, have the window.
+    try:
+        found, moved = _found(steps, with_records, reopen)
+    except NEVER_PUBLISHED as error:
+        give_back(steps, with_records, error)
+        raise
+    # 5. Run the job for the rest.
     missing = [plan for plan in with_records if plan.window_id not in found]
     for plan in missing:
         if plan.status.is_done:
             steps.check_readable(plan)
-    written = write(missing) if missing else ()
+    try:
+        written = write(missing) if missing else ()
+    except NEVER_PUBLISHED as error:
+        give_back(steps, with_records, error, fresh=missing)
+        raise
     check_outputs(missing, written)
     fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
-    # 5. Commit open windows and publish unpublished ones.
+    # 6. Commit open windows and publish those that readers do not see.
+    unseen = _unseen(with_records, found)
     try:
-        _finish(steps, with_records, found, fresh)
+        _finish(steps, with_records, {**found, **fresh}, unseen | moved | fresh.keys())
     except WindowSupersededError:
-        _discard(steps, fresh)
+        discard(steps, fresh)
         raise
-    # 6. Return the windows with their status now.
+    except NEVER_PUBLISHED as error:
+        give_back(steps, with_records, error, fresh=missing)
+        discard(steps, fresh)
+        raise
+    # 7. Return the windows with their status now.
     records = steps.show_many([plan.window_id for plan in plans])
-    return [Delivery(one, ran=one.plan.window_id in fresh) for one in records]
+    return [
+        Delivery(one, ran=name in fresh, shown_again=name in unseen)
+        for one in records
+        for name in [one.plan.window_id]
+    ]
 
 
-def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[str, Staged]:
-    """Return the outputs of earlier attempts that are still there, by window id."""
+def _publish_left(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> None:
+    """Publish the group's other windows that are committed, and whose output is complete in the same place."""
+    if (left := getattr(reopen, "left", None)) is None:
+        return
+    asked = {plan.window_id for plan in plans}
+    for record in steps.unpublished():
+        plan = record.plan
+        if plan.window_id in asked:
+            continue
+        try:
+            if (found := left(record.result or {})) is not None:
+                steps.publish_many([plan], [found])
+                _log.info(
+                    "group %s: published window %s, which an earlier run had committed",
+                    steps.group_id,
+                    plan.window_id,
+                )
+        except (SinkError, WindowSupersededError) as error:
+            # Its own run says so as an error; these windows are not in its way.
+            _log.warning(
+                "group %s: window %s stays unpublished: %s", steps.group_id, plan.window_id, error
+            )
+
+
+def _found(
+    steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen
+) -> tuple[dict[str, Staged], set[str]]:
+    """Return the outputs of earlier attempts that are still there, by window id; and which are not where the ledger has them."""
     records = steps.show_many([plan.window_id for plan in plans])
     for plan, record in zip(plans, records, strict=True):
         check_owns_output(record, plan)
@@ -108,24 +175,47 @@ def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[st
         # The plan may be older: an earlier call of the same attempt may have ended after its job.
         if record.status is not WindowStatus.PLANNED
     }
-    return reopen_each(reopen, results)
+    found = reopen_each(reopen, results)
+    if (elsewhere := getattr(reopen, "elsewhere", None)) is not None:
+        # Published to another place, by an earlier call that named it: there is nothing to look at here.
+        for plan, record in zip(plans, records, strict=True):
+            if record.status is WindowStatus.PUBLISHED and plan.window_id not in found:
+                found |= _named(plan, elsewhere(record.result or {}))
+    moved = {name for name, one in found.items() if dict(one.to_json()) != results[name]}
+    return found, moved
+
+
+def _named(plan: WindowPlan, found: Staged | None) -> dict[str, Staged]:
+    return {} if found is None else {plan.window_id: found}
+
+
+def _unseen(plans: Sequence[WindowPlan], found: Mapping[str, Staged]) -> set[str]:
+    """Return the windows that are published by the ledger, and whose readers do not see what was found of them."""
+    return {
+        plan.window_id
+        for plan in plans
+        if plan.status is WindowStatus.PUBLISHED
+        and plan.window_id in found
+        and not is_visible(found[plan.window_id])
+    }
 
 
 def _finish(
     steps: Steps,
     plans: Sequence[WindowPlan],
-    found: Mapping[str, Staged],
-    fresh: Mapping[str, Staged],
+    outputs: Mapping[str, Staged],
+    again: Collection[str],
 ) -> None:
-    """Commit open windows and publish committed ones, in as few transactions as possible."""
-    outputs = {**found, **fresh}
+    """Commit open windows and publish committed ones, in as few transactions as possible.
+
+    A published window is published again only if it is among those.
+    """
     open_ = [plan for plan in plans if plan.status.is_open]
-    # A published window is published again only if it was written again.
     done = [
         plan
         for plan in plans
         if not plan.status.is_open
-        and (plan.status is WindowStatus.COMMITTED or plan.window_id in fresh)
+        and (plan.status is WindowStatus.COMMITTED or plan.window_id in again)
     ]
     if open_:
         steps.commit_many(open_, [outputs[plan.window_id] for plan in open_])
@@ -133,7 +223,27 @@ def _finish(
         steps.publish_many(done, [outputs[plan.window_id] for plan in done])
 
 
-def _discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
+def give_back(
+    steps: Steps,
+    plans: Sequence[WindowPlan],
+    error: KafkaOrderedOpsError,
+    *,
+    fresh: Sequence[WindowPlan] = (),
+) -> None:
+    """Abandon open windows whose output can never be published: their records are free for other windows.
+
+    Those are the window that the error is about, and `fresh` ones, whose job was to run for all of them together. An
+    earlier attempt's output of another window stays.
+    """
+    refused = error.facts.get("window_id")
+    for plan in plans:
+        is_refused = plan.status.is_open and plan.window_id == refused
+        if is_refused or (plan in fresh and plan.status is WindowStatus.PLANNED):
+            with suppress(WindowSupersededError):
+                steps.abandon(plan)
+
+
+def discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
     """Remove outputs that nobody needs. Outputs recorded in the ledger are left to the owning attempt."""
     named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
     for window_id, one in fresh.items():

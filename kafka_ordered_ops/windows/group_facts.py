@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.group.adoption import LogNow
 from kafka_ordered_ops.core.group.checks import known_state
 from kafka_ordered_ops.core.group.group_state import Change, GroupView
 from kafka_ordered_ops.core.group.ledger_rules import commits_of_others
-from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
+from kafka_ordered_ops.core.group.others import OthersCommit, others_commit, unknown_commit
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.group.truncation import KnownLogs, known_logs, seen_epochs
 from kafka_ordered_ops.core.types import TopicPartition
@@ -35,13 +35,25 @@ class GroupFacts:
     topics: Mapping[str, TopicFacts]
     logs: Mapping[TopicPartition, LogNow]
     log_ends: Mapping[TopicPartition, int]
+    #: Partitions whose commits were made with a state that the ledger does not have, if these are not refused.
+    unknown: Collection[TopicPartition] = ()
 
     @property
     def others(self) -> dict[TopicPartition, OthersCommit]:
         """The commits of other programs."""
-        return commits_of_others(self.committed, self.view.state, self.log_ends)
+        unknown = {
+            tp: unknown_commit(found, end=self.log_ends.get(tp))
+            for tp in self.unknown
+            if (found := self.committed.get(tp)) is not None
+        }
+        return {**commits_of_others(self.committed, self.view.state, self.log_ends), **unknown}
 
-    def inside(self, view: GroupView, committed: CommittedOffsets) -> Self | None:
+    def inside(
+        self,
+        view: GroupView,
+        committed: CommittedOffsets,
+        unknown: Collection[TopicPartition],
+    ) -> Self | None:
         """Return the facts with what was read inside the fence; None if the logs must be read again for that.
 
         The logs must have been read for this very state, and no offset may have been committed beyond their ends since.
@@ -57,7 +69,7 @@ class GroupFacts:
             if tp in self.logs
         ):
             return None
-        return replace(self, view=view, committed=committed)
+        return replace(self, view=view, committed=committed, unknown=unknown)
 
     def _reach(self, tp: TopicPartition, found: CommittedOffset) -> bool:
         return (
@@ -81,23 +93,33 @@ class GroupMover:
         self.ledger = ledger
         self.lookup_timeout_s = lookup_timeout_s
 
-    def move(self, doing: str, decide: Decide[_Summary], *, dry_run: bool) -> _Summary:
+    def move(
+        self,
+        doing: str,
+        decide: Decide[_Summary],
+        *,
+        dry_run: bool,
+        takes_unknown: bool = False,
+    ) -> _Summary:
         """Change the group's progress by a decision on its facts, and return the decision's summary.
 
-        With `dry_run` nothing is changed, and the group may have live members.
+        With `dry_run` nothing is changed, and the group may have live members. With `takes_unknown`, commits about a
+        state that the ledger does not have are those of other programs.
 
         Raises:
             UnknownWindowError: the ledger has no state of the group.
+            LedgerLostError: a commit is about such a state.
             GroupInUseError: the group has live members.
             WindowFencedError: the group changed during each attempt.
         """
         if dry_run:
-            return decide(self.look(settle=False))[1]
+            self.lookup.check_kind(self.group_id)
+            return decide(self.look(settle=False, takes_unknown=takes_unknown))[1]
         stored: list[_Summary] = []
 
         def attempt() -> _Summary | None:
             # 1. Before the fence: the group, its committed offsets, its logs. Usually there is nothing to change.
-            facts = self.look(settle=True)
+            facts = self.look(settle=True, takes_unknown=takes_unknown)
             self.lookup.check_no_members(self.group_id)
             change, summary = decide(facts)
             if change is None:
@@ -105,7 +127,8 @@ class GroupMover:
 
             def inside(view: GroupView, committed: CommittedOffsets) -> Outcome:
                 # 2. Inside: they must be unchanged.
-                now = facts.inside(view, committed)
+                unknown = self._unknown(view, committed) if takes_unknown else ()
+                now = facts.inside(view, committed, unknown)
                 if now is None:
                     return None
                 # 3. The change. After one with an unknown outcome, the next read finds nothing to do.
@@ -115,12 +138,17 @@ class GroupMover:
                 stored.append(summary)
                 return change
 
-            after = self.ledger.update(self.group_id, lambda: inside, everything=True)
+            after = self.ledger.update(
+                self.group_id, lambda: inside, everything=True, takes_unknown=takes_unknown
+            )
             return None if after is None else stored[-1] if stored else summary
 
         return until_decided(attempt, f"group {self.group_id}: {doing}")
 
-    def look(self, *, settle: bool) -> GroupFacts:
+    def _unknown(self, view: GroupView, committed: CommittedOffsets) -> Collection[TopicPartition]:
+        return self.ledger.unknown_commits(view, committed)
+
+    def look(self, *, settle: bool, takes_unknown: bool = False) -> GroupFacts:
         """Read the group first (older offsets were restored), then the offsets (no log ends below them)."""
         view = self.ledger.read(self.group_id, everything=True, settle=settle)
         state, known = known_state(view), known_logs(view)
@@ -148,4 +176,5 @@ class GroupMover:
             for tp, one in spans.items()
         }
         log_ends = {tp: one.offset for tp, one in ends.items()}
-        return GroupFacts(view, known, committed, topics, logs, log_ends)
+        unknown = self._unknown(view, committed) if takes_unknown else ()
+        return GroupFacts(view, known, committed, topics, logs, log_ends, unknown)

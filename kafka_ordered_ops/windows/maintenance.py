@@ -12,8 +12,9 @@ from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import ForeignCommitError
 from kafka_ordered_ops.core.group import adoption, migrating
 from kafka_ordered_ops.core.group.adoption import Adoption
-from kafka_ordered_ops.core.group.checks import check_only_forward
+from kafka_ordered_ops.core.group.checks import check_only_forward, unpublished_text
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
 from kafka_ordered_ops.core.group.ledger_rules import is_own_commit
 from kafka_ordered_ops.core.group.migrating import Migration
 from kafka_ordered_ops.core.group.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
@@ -37,7 +38,7 @@ class Maintenance:
 
     def adopt(self, *, dry_run: bool) -> Adoption:
         """See `OrderedWindows.adopt`."""
-        adopted = self._mover.move("an adoption", _adopted, dry_run=dry_run)
+        adopted = self._mover.move("an adoption", _adopted, dry_run=dry_run, takes_unknown=True)
         if not dry_run:
             self._tell(adopted, logging.WARNING)
         return adopted
@@ -83,8 +84,11 @@ class Maintenance:
                 old[record.plan.window_id] = record.touched_at_ms
             return False
 
-        self._ledger.read(self._group, keep=keep)
-        names = sorted(old, key=lambda name: (old[name], name))
+        view = self._ledger.read(self._group, keep=keep)
+        waiting = [name for name in (view.state.unpublished if view.state else ()) if name in old]
+        if waiting:
+            _log.warning("group %s: left as they are: %s", self._group, unpublished_text(waiting))
+        names = sorted(old.keys() - set(waiting), key=lambda name: (old[name], name))
         pruned: list[str] = []
         for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
             some = names[at : at + PRUNED_AT_ONCE_MAX]
@@ -93,6 +97,22 @@ class Maintenance:
             # Some may have been planned again since they were read.
             pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
         return pruned
+
+    def restore(self, offset: int, *, dry_run: bool) -> RestoredRecord:
+        """See `OrderedWindows.restore_record`."""
+        restored = self._ledger.restore(self._group, offset, dry_run=dry_run)
+        if not dry_run:
+            _log.warning(
+                "group %s: the %s record %r at offset %d of the ledger %s",
+                self._group,
+                restored.kind,
+                restored.name,
+                offset,
+                "was removed"
+                if restored.restored_from is None
+                else f"was replaced by the one from offset {restored.restored_from}",
+            )
+        return restored
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from kafka_ordered_ops.core.arguments import as_names, check_count, shown
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts, check_group_empty
-from kafka_ordered_ops.core.errors import CommittedOffsetMissingError, ConfigError
+from kafka_ordered_ops.core.errors import (
+    CommittedOffsetMissingError,
+    ConfigError,
+    LedgerCorruptError,
+)
 from kafka_ordered_ops.core.group import resetting
-from kafka_ordered_ops.core.group.group_state import Change, GroupState
-from kafka_ordered_ops.core.group.others import others_commit
+from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.group.others import is_readable, others_commit
 from kafka_ordered_ops.core.group.resetting import OffsetReset, ResetPartition
+from kafka_ordered_ops.core.names import check_topic_names
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.planning import bound_time_ms, resolve_start
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
@@ -21,6 +27,8 @@ from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import set_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.group_facts import GroupFacts, GroupMover
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
 
 #: Where a group is set to: starting offsets for all partitions, or an offset for each.
 NewOffsets = Bound | str | datetime | Mapping[TopicPartition, int]
@@ -48,7 +56,7 @@ class OffsetResets:
         if isinstance(bound, Mapping) and names is not None:
             raise ConfigError("topics and an offset for each partition are given: give one of them")
         # 2. Which partitions: those of the group in the ledger, or of topics.
-        view = self._mover.ledger.read(self._group)
+        view, damage = self._read()
         state = view.state
         found = self._topics(bound, names, state)
         wanted = list(bound) if isinstance(bound, Mapping) else partitions_of(found)
@@ -61,9 +69,11 @@ class OffsetResets:
         committed = self._mover.ledger.committed_offsets(
             self._group, wanted, timeout_s=self._mover.lookup_timeout_s
         )
-        if state is None:
+        if state is None and damage is None:
             # A group of windows whose ledger is lost, or named otherwise, is no plain group.
-            self._mover.ledger.check_not_lost(view, committed)
+            # A damaged map is what a reset removes.
+            readable = {tp: one for tp, one in committed.items() if one and is_readable(one)}
+            self._mover.ledger.check_not_lost(view, readable)
         starts = {tp: one.offset for tp, one in committed.items() if one is not None}
         if state is not None:
             # Expired offsets are in the ledger.
@@ -72,13 +82,27 @@ class OffsetResets:
         # 4. One transaction with the ledger; or the commits alone.
         if state is not None:
             return self._in_ledger(offsets, dry_run=dry_run)
-        return self._in_kafka(offsets, spans, committed, dry_run=dry_run)
+        done = self._in_kafka(offsets, spans, committed, dry_run=dry_run)
+        if damage is not None and not dry_run:
+            # After the commits: until then, the records show that this is a group of windows.
+            _log.warning(
+                "group %s: its records are removed from the ledger: %s", self._group, damage
+            )
+            self._mover.ledger.remove(self._group)
+        return done
+
+    def _read(self) -> tuple[GroupView, LedgerCorruptError | None]:
+        """Return the group; one whose state cannot be read as one that the ledger does not know, with the error."""
+        try:
+            return self._mover.ledger.read(self._group), None
+        except LedgerCorruptError as error:
+            return GroupView(self._group), error
 
     def _in_ledger(self, offsets: Mapping[TopicPartition, int], *, dry_run: bool) -> OffsetReset:
         def decide(facts: GroupFacts) -> tuple[Change | None, OffsetReset]:
             return resetting.reset(facts.view, offsets, facts.others, facts.logs, facts.topics)
 
-        return self._mover.move("a reset of offsets", decide, dry_run=dry_run)
+        return self._mover.move("a reset of offsets", decide, dry_run=dry_run, takes_unknown=True)
 
     def _in_kafka(
         self,
@@ -88,6 +112,7 @@ class OffsetResets:
         *,
         dry_run: bool,
     ) -> OffsetReset:
+        self._lookup.check_kind(self._group)
         partitions = []
         for tp, offset in offsets.items():
             commit = committed[tp]
@@ -188,6 +213,7 @@ def _checked(to: NewOffsets) -> Bound | Mapping[TopicPartition, int]:
     for tp, offset in to.items():
         if not isinstance(tp, TopicPartition):
             raise ConfigError(f"{shown(tp)} is not a partition: give a TopicPartition")
+        check_topic_names([tp.topic])
         check_count(offset, what=f"the offset of {tp}", least=0, greatest=INT64_MAX)
     return to
 

@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.errors import OpenClaimError
 from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.checks import known_window
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import OnOpenClaim, WindowStatus
 from kafka_ordered_ops.core.window.policy import Policy
@@ -34,6 +35,8 @@ class OpenClaims:
     """The open windows in the way of one call to plan."""
 
     ledger: LedgerDoor
+    #: The plan's, which nobody else need wait for while it waits itself.
+    turn: GroupTurn
     policy: Policy
     now_ms: Callable[[], int]
     #: Waits for a number of seconds; other threads' calls of the same service continue.
@@ -75,6 +78,7 @@ class OpenClaims:
         waits = self.policy.on_open_claim is OnOpenClaim.WAIT
         if waits and left_s > 0:
             calls.waits_for(f"open windows in the way: {', '.join(names[:_NAMED_MAX])}")
+            self.turn.leave()
             self.pause(min(_LOOK_S, left_s))
             return True
         waited = f" after {_span_text(self.policy.claim_wait)}" if waits else ""
@@ -101,6 +105,7 @@ class OpenClaims:
             group_id,
             lambda: lambda view, _: transitions.in_turn(view, steps),
             wanted=[record.plan.window_id for record in stale],
+            turn=self.turn,
         )
         for record in stale:
             if after is None or known_window(after, record.plan.window_id).status.is_open:

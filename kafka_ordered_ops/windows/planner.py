@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     ForeignCommitError,
+    OutputOwnedError,
     RecordsLostError,
     UnknownWindowError,
     WindowCoveredError,
@@ -31,15 +32,19 @@ from kafka_ordered_ops.core.group.checks import (
     with_losses,
 )
 from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.group.forgotten import recall
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
-from kafka_ordered_ops.core.group.ledger_rules import commits_of_others
-from kafka_ordered_ops.core.offset_set import EMPTY_SET
+from kafka_ordered_ops.core.group.ledger_rules import Decision, commits_of_others
+from kafka_ordered_ops.core.group.turn import GroupTurn
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
+    TopicPartition,
     WindowStatus,
 )
+from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
@@ -53,8 +58,10 @@ from kafka_ordered_ops.windows.checks import (
     expired_notes,
     newest,
     present,
+    unpublished_notes,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
+from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -105,6 +112,9 @@ class Planner:
         }
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
+        for name in view.forgotten.keys() & fresh.keys():
+            found = self._recalled(view, name, fresh.pop(name), OnCovered.SKIP)
+            plans[name] = replace(found.plan, claim_id="", attempt=0)
         if fresh:
             view, wish = self._draft(fresh, replace(policy, on_covered=OnCovered.SKIP), ())
             built = claiming.build_plans(view, wish)
@@ -114,17 +124,29 @@ class Planner:
         return [plans[name] for name in windows]
 
     def plan(
-        self, windows: Mapping[str, Window], policy: Policy, accept: Accept
+        self, windows: Mapping[str, Window], policy: Policy, accept: Accept, place: Place | None
     ) -> list[WindowPlan]:
         """Plan windows by id, or resume existing ones; all in one pass and one transaction.
 
-        `accept` takes other programs' commits as the group's progress, or raises the error about them.
+        `accept` takes other programs' commits as the group's progress, or raises the error about them. `place` refuses
+        windows whose outputs could not be published, before they are claimed.
         """
         # 1. Windows that can be planned together.
         self._check(windows)
+        with self._ledger.turn(self._group) as turn:
+            return self._planned(windows, policy, accept, place, turn)
+
+    def _planned(
+        self,
+        windows: Mapping[str, Window],
+        policy: Policy,
+        accept: Accept,
+        place: Place | None,
+        turn: GroupTurn,
+    ) -> list[WindowPlan]:
         wanted, replayed = dict(windows), dict[str, WindowPlan]()
-        open_claims = OpenClaims(self._ledger, policy, self._now_ms, self._pause)
-        drafts = 0
+        open_claims = OpenClaims(self._ledger, turn, policy, self._now_ms, self._pause)
+        drafts, is_in_turn = 0, False
         while drafts < _DRAFTS_MAX and wanted:
             # 2. In the group's current state: which of them exist, and which are new.
             view = self._ledger.read(self._group, list(wanted), settle=True)
@@ -133,28 +155,44 @@ class Planner:
             existing = {name: existing_window(view, name) for name in wanted}
             resumed = {name: one for name, one in existing.items() if one is not None}
             fresh = {name: one for name, one in wanted.items() if existing[name] is None}
-            # 3. Other open windows in the way of new ones.
+            known = {name: fresh.pop(name) for name in view.forgotten.keys() & fresh.keys()}
+            # 3. Other open windows, and others' outputs, in the way of new ones.
+            if place is not None:
+                notes = self._check_place(place, view, fresh, resumed, windows)
+                open_claims.notes += [one for one in notes if one not in open_claims.notes]
             if fresh:
                 check_not_handed_over(view.state)
                 self._lookup.check_no_members(self._group)
                 if open_claims.heed(view, fresh, wanted):
                     continue
+                # What is read while others change the group is out of date when it is their turn no longer.
+                if not is_in_turn and turn.take(overtaken=drafts > 0):
+                    is_in_turn = True
+                    continue
             try:
                 # 4. Facts and scan, before the fence; 5. one transaction for all of them.
-                after = self._claimed(fresh, resumed, wanted, open_claims)
+                after = self._claimed(fresh, known, resumed, wanted, open_claims)
             except WindowCoveredError as error:
                 # 6. Records of other windows are read from their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
                     raise
+                turn.leave()
                 replayed[error.window_id] = self._replay_instead(error, wanted.pop(error.window_id))
                 continue
             except ForeignCommitError as error:
+                turn.leave()
                 accept(error)
                 after = None
             if after is not None:
                 planned = {name: _plan_of(known_window(after, name)) for name in wanted}
-                return [{**planned, **replayed}[name] for name in windows]
-            drafts += 1
+                notes = unpublished_notes(after, windows)
+                every = {**planned, **replayed}
+                return [
+                    replace(one, notes=(*one.notes, *notes))
+                    for one in map(every.get, windows)
+                    if one
+                ]
+            drafts, is_in_turn = drafts + 1, False
             _log.info(
                 "group %s: the group changed while windows were drafted; starting over", self._group
             )
@@ -170,21 +208,41 @@ class Planner:
     def _claimed(
         self,
         fresh: Mapping[str, Window],
+        forgotten: Mapping[str, Window],
         resumed: Mapping[str, WindowRecord],
         wanted: Mapping[str, Window],
         open_claims: OpenClaims,
     ) -> GroupView | None:
         """Return the view with the windows claimed; None if the group has changed since it was read."""
         # 4. Before the fence: the cluster's facts for the existing windows, and for the new ones.
-        again = self._resuming(resumed, wanted)
-        if not fresh and not again:
+        policy = open_claims.policy
+        again = self._resuming(resumed, wanted, allow_fewer=policy.allow_fewer)
+        if not fresh and not forgotten and not again:
             return self._ledger.read(self._group, list(resumed))
-        wish = self._draft(fresh, open_claims.policy, open_claims.notes)[1] if fresh else None
+        drafted = self._draft(fresh, policy, open_claims.notes)[1] if fresh else None
+        now_ms = self._now_ms()
 
-        def decide(view: GroupView, committed: CommittedOffsets) -> transitions.Outcome:
+        def prepare() -> Decision:
+            # The ledger may have been created for this very change.
+            return partial(decide, ledger_id=self._ledger.ledger_id() or "")
+
+        def decide(
+            view: GroupView, committed: CommittedOffsets, ledger_id: str
+        ) -> transitions.Outcome:
             # 5. Inside: check that the facts still fit the group's state; then the claims.
             steps = list(again)
-            if wish is not None:
+            for name, window in forgotten.items():
+                steps.append(
+                    partial(
+                        recall,
+                        window_id=name,
+                        window=window,
+                        on_covered=policy.on_covered,
+                        now_ms=now_ms,
+                    )
+                )
+            if drafted is not None:
+                wish = replace(drafted, ledger_id=ledger_id)
                 if view.state is not None:
                     check_foreign(view.state, commits_of_others(committed, view.state))
                 if not claiming.are_committed_where_seen(view.state, wish, committed):
@@ -197,10 +255,11 @@ class Planner:
 
         after = self._ledger.update(
             self._group,
-            lambda: decide,
+            prepare,
             wanted=list(wanted),
             processed=list(resumed),
-            partitions=[draft.facts.tp for draft in wish.drafts] if wish else (),
+            partitions=[draft.facts.tp for draft in drafted.drafts] if drafted else (),
+            turn=open_claims.turn,
         )
         for name in wanted if after is not None else ():
             self._tell(known_window(present(after), name).plan, is_new=name in fresh)
@@ -303,6 +362,7 @@ class Planner:
             on_covered=policy.on_covered,
             redefine=policy.redefine,
             owner=self._owner,
+            allow_fewer=policy.allow_fewer,
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
@@ -341,8 +401,48 @@ class Planner:
             named,
         )
 
+    def _check_place(
+        self,
+        place: Place,
+        view: GroupView,
+        fresh: Mapping[str, Window],
+        resumed: Mapping[str, WindowRecord],
+        windows: Mapping[str, Window],
+    ) -> Sequence[str]:
+        """Return notes on the place of windows that are not delivered yet; raise what `Place.check` raises."""
+        claims = {name: claiming.earlier_claims(view, name, fresh[name]) for name in fresh}
+        for name, record in resumed.items():
+            if record.status.is_open:
+                claims[name] = (record.plan.claim_id, *record.plan.replaces)
+        ledger_id = self._ledger.ledger_id() or ""
+        publishers = [Publisher(ledger_id, self._group, name, own) for name, own in claims.items()]
+        try:
+            return place.check(publishers, windows) if publishers else ()
+        except OutputOwnedError:
+            # Of a ledger that is lost, that is the cause.
+            known = [tp for tp, _ in view.state or ()]
+            if view.state is None:
+                first = next(iter(windows.values()))
+                known = partitions_of(self._lookup.selected(first.topics, first.exclude))
+            committed = self._ledger.committed_offsets(
+                self._group, known, timeout_s=self._lookup_timeout_s
+            )
+            self._ledger.check_not_lost(view, committed)
+            raise
+
+    def _recalled(
+        self, view: GroupView, window_id: str, window: Window, on_covered: OnCovered
+    ) -> WindowRecord:
+        found = recall(view, window_id, window, on_covered=on_covered, now_ms=self._now_ms())
+        [record] = present(found).records if not isinstance(found, WindowRecord) else [found]
+        return record
+
     def _resuming(
-        self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
+        self,
+        existing: Mapping[str, WindowRecord],
+        windows: Mapping[str, Window],
+        *,
+        allow_fewer: bool,
     ) -> list[Callable[[GroupView], transitions.Outcome]]:
         """Return the decision that resumes open windows; for finished windows only the request is checked."""
         for name, record in existing.items():
@@ -364,6 +464,11 @@ class Planner:
                 }
             )
         )
+        unreadable = {
+            name: self._unreadable(record.plan, windows[name], starts)
+            for name, record in open_.items()
+            if record.status is WindowStatus.PLANNED
+        }
         now_ms = self._now_ms()
 
         return [
@@ -372,12 +477,24 @@ class Planner:
                 looked_at=record,
                 window=windows[name],
                 log_starts=starts,
+                unreadable=unreadable.get(name, {}),
                 now_ms=now_ms,
                 run_id=self._run_id,
                 owner=self._owner,
+                allow_fewer=allow_fewer,
             )
             for name, record in open_.items()
         ]
+
+    def _unreadable(
+        self, plan: WindowPlan, window: Window, starts: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetSet]:
+        """Return the offsets of a resumed window that cannot be read; they are looked for if their loss is accepted."""
+        if window.on_data_loss is not OnDataLoss.WARN:
+            return {}
+        there = {tp: taken - OffsetSet.of((0, starts[tp])) for tp, taken in plan.taken.items()}
+        wanted = {tp: offsets for tp, offsets in there.items() if offsets}
+        return self._snapshots.unreadable(wanted, plan.isolation) if wanted else {}
 
 
 def _plan_of(record: WindowRecord) -> WindowPlan:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
     check_choice,
+    check_count,
     check_flag,
-    check_group,
+    check_function,
     check_owner_name,
     check_run_id,
     check_timeout_s,
@@ -28,10 +28,17 @@ from kafka_ordered_ops.core.arguments import (
 from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
 from kafka_ordered_ops.core.group.adoption import Adoption
 from kafka_ordered_ops.core.group.group_state import WindowRecord
+from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
 from kafka_ordered_ops.core.group.migrating import Migration
 from kafka_ordered_ops.core.group.resetting import OffsetReset
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.types import OnForeignCommit, ProgressFormat, TopicPartition
+from kafka_ordered_ops.core.types import (
+    INT64_MAX,
+    OnForeignCommit,
+    ProgressFormat,
+    TopicPartition,
+)
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy, check_policy
 from kafka_ordered_ops.core.window.window import (
@@ -47,20 +54,25 @@ from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.windows.checks import check_function, check_list
+from kafka_ordered_ops.windows.checks import check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
 from kafka_ordered_ops.windows.maintenance import Maintenance
+from kafka_ordered_ops.windows.needed_rights import rights_named
 from kafka_ordered_ops.windows.offset_resets import NewOffsets, OffsetResets
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import GroupQueries
-from kafka_ordered_ops.windows.queries.rights import all_rights_named
-from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
-
-#: Calls that change nothing and need no right on the group.
-_LOOKS: Final = frozenset({*vars(GroupQueries), "replay"})
+from kafka_ordered_ops.windows.sink import (
+    Place,
+    Reopen,
+    Staged,
+    Write,
+    WriteMany,
+    check_jobs,
+    told_by,
+)
 
 #: The default: step around open windows, plan a covered window empty, keep the group's definition.
 DEFAULT_POLICY: Final = Policy()
@@ -76,7 +88,8 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         group_id: the consumer group that stores the progress of the windows. It must have no live members.
         ledger_topic: the compacted topic that stores plans and progress; created on demand.
         timeout_s: time limit for each call: all requests and attempts together. Failures within this time are
-            retried. It does not cover reading timestamps (`stall_timeout_s`),
+            retried. Without it, a call gives up after 7 s where every bootstrap address refuses and none has answered this
+            process. It does not cover reading timestamps (`stall_timeout_s`),
             `publish` of an output, or a policy's `claim_wait`. A broker that hangs inside a transaction may delay
             a call up to ``socket.timeout.ms`` (10 s) longer.
         lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
@@ -117,7 +130,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         check_timeout_s(stall_timeout_s, what="stall_timeout_s")
         clock = checked_clock(clock)
         if progress is not None:
-            check_function(progress, what="progress")
+            check_function(progress, what="progress", takes=2)
         settings = ClientSettings.of(settings)
         self.settings = settings
         self.group_id = group_id
@@ -131,7 +144,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             f"the windows of group {group_id}",
             timeout_s,
             is_patient=outages_pass(settings),
-            rights_named=partial(_rights_named, settings, group_id, ledger_topic),
+            rights_named=partial(rights_named, settings, group_id, ledger_topic),
         )
         self._planner = Planner(
             group_id,
@@ -172,29 +185,36 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window: Window,
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        *,
+        place: Place | None = None,
     ) -> WindowPlan:
         """Decide a window and claim its offsets, or resume the existing plan of its id.
 
         The plan's `status` shows the remaining steps: run the job (planned), commit (written), publish (committed),
         none (published). After this call, only this attempt may commit the window.
-        `policy` sets what to do if other windows are in the way.
+        `policy` sets what to do if other windows are in the way. `place`, where the output will be published, refuses the
+        window before it is claimed if readers see there what it must not replace.
 
         Raises:
+            OutputOwnedError: the place belongs to another ledger, group, window or claim.
             WindowCoveredError: other windows have taken all records, and the policy fails or nothing can be replayed.
             OpenClaimError: open windows may hold some of the records, and the policy does not step around them.
             ConfigError: invalid window id or window.
             PlanError: one of its subclasses; see `core.errors`.
             RecordsLostError: retention removed records of the window.
             GroupInUseError, ForeignCommitError: another program uses the group.
+            OffsetMapTooLargeError: the group shares its progress with Parallel Consumer, whose maps could not store it.
             LedgerError, BrokerError, ReadError, CommitError: the cluster failed or could not be reached.
         """
-        return self.plan_many([window], [window_id], policy)[0]
+        return self.plan_many([window], [window_id], policy, place=place)[0]
 
     def plan_many(
         self,
         windows: Sequence[Window],
         window_ids: Sequence[str | None] | None = None,
         policy: Policy = DEFAULT_POLICY,
+        *,
+        place: Place | None = None,
     ) -> builtins.list[WindowPlan]:
         """Plan several windows in one pass: one query of the logs, one scan, one transaction.
 
@@ -206,6 +226,8 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             PlanError: as `plan` raises it; then none of the windows is planned.
         """
         check_policy(policy)
+        if place is not None and not callable(getattr(place, "check", None)):
+            raise ConfigError(f"place is {shown(place)}: give an OutputPlace, or None")
         check_list(windows, what="windows")
         if window_ids is not None:
             check_list(window_ids, what="window_ids")
@@ -220,7 +242,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         }
         if len(named) != len(windows):
             raise ConfigError("a window id is given twice: give each window its own id")
-        return self._planner.plan(named, policy, self._accept)
+        return self._planner.plan(named, policy, self._accept, place)
 
     def replay(self, window_id: str) -> WindowPlan:
         """Return the plan of a committed window, to read the same records again. Committing it changes nothing.
@@ -376,8 +398,9 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
         Offsets that another program committed: if moved forward, offsets below count as done. If moved back, later offsets
         are open again, and committed windows with records there are *rewound*. A recreated topic starts at its beginning,
-        and open windows of the old topic are abandoned. A truncated log cuts progress where the log ends. With `dry_run`
-        the call only reports the changes.
+        and open windows of the old topic are abandoned. A truncated log cuts progress where the log ends. Commits about a
+        state that the ledger does not have (`LedgerLostError`) count like those of other programs. With `dry_run` the call
+        only reports the changes.
 
         Raises:
             UnknownWindowError: the group has no state.
@@ -433,7 +456,8 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
         Records in between are skipped or delivered again; the result counts their offsets. Committed windows with offsets
         that are open again are *rewound*. Works for any consumer group: where the ledger has no progress of it, only its
-        committed offsets are set, without metadata.
+        committed offsets are set, without metadata. If the group's state in the ledger cannot be read, all of its records
+        are removed as well.
 
         Args:
             starting_offsets: for all partitions, as for a `Window`: ``earliest``, ``latest``, ``committed`` (keeps the
@@ -463,6 +487,23 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         """
         return self._keeper.prune(older_than, forget=forget)
 
+    def restore_record(self, offset: int, *, dry_run: bool = False) -> RestoredRecord:
+        """Write a ledger record that cannot be read again as it was before, or remove it.
+
+        For a record of another program (`LedgerCorruptError`, or `LedgerVersionError` where no newer version works on the
+        group). The newest readable one before it is written again; where the ledger no longer has one, the record is removed,
+        and a group's state is left damaged. With `dry_run` the call only reports the change.
+
+        Args:
+            offset: the record's offset in the group's partition of the ledger, from the error.
+            dry_run: change nothing.
+
+        Raises:
+            ConfigError: there is no such record at the offset, or it can be read.
+        """
+        at = check_count(offset, what="offset", least=0, greatest=INT64_MAX)
+        return self._keeper.restore(at, dry_run=check_flag(dry_run, what="dry_run"))
+
     # --- inside ----------------------------------------------------------------------------------
 
     def _window_id(self, window: Window, window_id: str | None) -> str:
@@ -479,17 +520,3 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             self._keeper.take_over()
         else:
             raise error
-
-
-def _rights_named(
-    settings: ClientSettings, group_id: str, ledger_topic: str, what: str, about: Sequence[object]
-) -> AbstractContextManager[None]:
-    """Ask for the group's offsets among the calls that change nothing only in a preview."""
-    changes = what != "preview" and what not in _LOOKS
-    return all_rights_named(
-        settings,
-        group_id if changes or what == "preview" else None,
-        ledger_topic=ledger_topic,
-        about=about,
-        changes=changes,
-    )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
-from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.arguments import check_function, shown
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.group.checks import owned
 from kafka_ordered_ops.core.group.group_state import GroupView
+from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows.checks import (
-    check_function,
     check_identity,
     check_result,
     check_same_length,
@@ -25,8 +26,10 @@ _STAGED: Final = ("to_json", "publish", "discard")
 class Staged(Protocol):
     """A sink's output that is complete but not visible yet.
 
-    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`; and
-    ``publish_with(outputs)``, which may make others of these outputs visible as well, if that is cheaper together.
+    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`;
+    ``publish_with(outputs)``, which may make others of these outputs visible as well, if that is cheaper together; and
+    ``is_published()``, which says whether readers see the output: without it, a window that the ledger has as published
+    counts as seen.
     """
 
     def to_json(self) -> Mapping[str, Any]:
@@ -48,8 +51,24 @@ Write = Callable[[WindowPlan], Staged]
 WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
 #: Finds an earlier attempt's output from its JSON; None if it is gone. It may have a method ``ask(results)``, which is
-#: called before, if it is cheaper to look for all of them together.
+#: called before, if it is cheaper to look for all of them together; ``elsewhere(result)``, which returns the output of a
+#: published window that was published to another place; and ``left(result)``, which finds the output of any other window
+#: of the group: then those that are committed and not visible yet are published as well.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
+
+
+class Place(Protocol):
+    """Where windows are to be published; asked before they are claimed."""
+
+    def check(
+        self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
+    ) -> Sequence[str]:
+        """Return notes for people; raise `OutputOwnedError` where readers see what these must not replace.
+
+        Args:
+            publishers: who will ask for the places of windows that are not delivered yet.
+            windows: the windows, by id.
+        """
 
 
 def check_outputs(
@@ -106,6 +125,15 @@ def publish_each(outputs: Sequence[Staged]) -> None:
             together(outputs)
         else:
             one.publish()
+
+
+def is_visible(found: Staged) -> bool:
+    """Return whether readers see an output that was found, as far as it can say so."""
+    # Whoever found it may have looked already.
+    if getattr(found, "seen_published", False):
+        return True
+    is_published = getattr(found, "is_published", None)
+    return is_published is None or bool(is_published())
 
 
 def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:

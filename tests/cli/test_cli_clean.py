@@ -14,6 +14,7 @@ import pytest
 from kafka_ordered_ops import OrderedWindows, StagedOutput
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.output.cleaning import leftovers
+from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.layout import stages_folder
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -49,23 +50,35 @@ def left(root: str) -> list[tuple[str, str]]:
     return [(one.window.partition("-")[0], one.attempt) for one in leftovers(root).found()]
 
 
+def dead_draft(root: str, window_id: str, attempt: int, *, group_id: str = "g") -> StagedOutput:
+    """What a job that died has left: files, and no marker."""
+    output = StagedOutput(root, window_id, "c1", attempt, group_id=group_id)
+    draft = Draft(output)
+    draft.make()
+    draft.files.write(f"{draft.path}/part-00000.parquet", b"half")
+    return output
+
+
 def test_old_stages_go_and_young_ones_stay(root: str, clean: Clean) -> None:
-    """A dry run names the same and removes nothing; what readers see is not touched."""
+    """A dry run names the same and removes nothing; what readers see, and what may be committed, is not touched."""
     done = staged_rows(root, [1, 2], window_id="done")
     done.publish()
-    staged_rows(root, [3], window_id="dead", attempt=1)
-    staged_rows(root, [4], window_id="dead", attempt=2)
-    assert left(root) == [("dead", "c1-1"), ("dead", "c1-2")]
-    assert clean(root)["kept"] == {"younger": 2, "not_published": 0, "of_other_groups": 0}
+    complete = staged_rows(root, [3], window_id="complete")
+    for attempt in (1, 2):
+        dead_draft(root, "dead", attempt)
+    assert left(root) == [("complete", "c1-1"), ("dead", "c1-1"), ("dead", "c1-2")]
+    assert clean(root)["kept"] == {"younger": 3, "not_published": 0, "of_others": 0}
     would = clean(root, "--older-than", "PT0S", "--dry-run")
     assert [one["attempt"] for one in would["stages"]] == ["c1-1", "c1-2"]
+    assert would["kept"] == {"younger": 0, "not_published": 1, "of_others": 0}
     assert (would["removed"], would["dry_run"], would["group"]) == (0, True, None)
-    assert len(left(root)) == 2
+    assert len(left(root)) == 3
     gone = clean(root, "--older-than", "PT0S")
     assert gone == {**would, "dry_run": False, "removed": gone["removed"]}
     assert gone["removed"] == sum(one["files"] for one in would["stages"]) > 0
-    assert left(root) == []
+    assert left(root) == [("complete", "c1-1")]
     assert done.is_published()
+    assert complete.exists()
     assert clean(root, "--older-than", "PT0S")["stages"] == []
 
 
@@ -80,10 +93,10 @@ def test_a_group_s_open_windows_are_never_touched(
         windows.mark_written(plan, staged.to_json())
         dead = replace(plan, window_id="abandoned", claim_id="gone")
         stage_window(dead, kafka.settings, root)
-        staged_rows(root, [1], window_id="other", group_id="another")
+        staged_rows(root, [1], window_id="other", group_id="another", ledger_id=plan.ledger_id)
         told = clean(root, *where)
         assert [one["attempt"] for one in told["stages"]] == ["gone-1"]
-        assert told["kept"] == {"younger": 0, "not_published": 1, "of_other_groups": 1}
+        assert told["kept"] == {"younger": 0, "not_published": 1, "of_others": 1}
         assert staged.exists()
         windows.commit(plan)
         assert clean(root, *where)["kept"]["not_published"] == 1
@@ -92,6 +105,9 @@ def test_a_group_s_open_windows_are_never_touched(
     stage_window(replace(plan, attempt=0), kafka.settings, root)
     assert [one["attempt"] for one in clean(root, *where)["stages"]] == [f"{plan.claim_id}-0"]
     assert [name for name, _ in left(root)] == ["other"]
+    # Without a group: its ledger does not know the window.
+    assert clean(root, *where[:2], *where[4:])["removed"] > 0
+    assert left(root) == []
 
 
 def test_an_attempt_that_writes_meanwhile_is_left_alone(root: str) -> None:
@@ -105,19 +121,18 @@ def test_an_attempt_that_writes_meanwhile_is_left_alone(root: str) -> None:
     assert stages.remove(found) == 0
 
 
-def test_what_another_program_or_a_publication_put_there_stays(tmp_path: Path) -> None:
-    """A folder or a link that is not this package's, and the older output that stands aside."""
+def test_what_another_program_put_there_stays(tmp_path: Path) -> None:
+    """A folder or a link that is not this package's."""
     root = str(tmp_path / "orders")
-    staged_rows(root, [1], window_id="w")
-    place = StagedOutput(root, "w", "c1", 1)
-    for name in ("theirs-1", ".replaced", "notes"):
+    place = dead_draft(root, "w", 1)
+    for name in ("theirs-1", "notes"):
         folder = Path(place.window_folder) / name
         folder.mkdir()
         (folder / "file").write_text("keep")
     (Path(place.window_folder) / "c1-7").symlink_to(tmp_path)
     assert StagedOutput.clean(root, older_than=timedelta(0)) > 0
     names = {one.name for one in Path(place.window_folder).iterdir()}
-    assert names == {"theirs-1", ".replaced", "notes", "c1-7"}
+    assert names == {"theirs-1", "notes", "c1-7"}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +163,8 @@ def test_a_store_is_cleaned_with_options_that_nothing_shows(
     """On a real server of S3; as text for people too."""
     root = "s3://bucket/clean/orders"
     with s3_server() as options:
-        staged_rows(root, [1, 2, 3], options=options)
+        place = StagedOutput(root, "w", "c1", 1, group_id="g", storage_options=options)
+        Draft(place).make()
         monkeypatch.setenv("LAKE_SECRET", "canary-s3cret")
         given = {**options, "aws_secret_access_key": "env:LAKE_SECRET"}
         words = [word for one in given.items() for word in ("--storage-option", "=".join(one))]

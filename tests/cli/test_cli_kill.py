@@ -123,7 +123,8 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     assert list(stages_of(output).glob("*/*/*.parquet")) != []
 
     where = ("-b", bootstrap, "-g", group_id, "--json")
-    assert cli("windows", "abandon", *where, written["window_id"]).json["status"] == "abandoned"
+    given_up = cli("windows", "abandon", *where, written["window_id"], "--output", str(output))
+    assert given_up.json["status"] == "abandoned"
     assert list(stages_of(output).glob("*/*")) == []
     following = window.run(at(90))
     assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
@@ -140,13 +141,16 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
     window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
     words = ("windows", "commit", "-b", bootstrap, "-g", group_id, "--json", written["window_id"])
+    unnamed = cli(*words)
+    assert (unnamed.code, unnamed.error["type"]) == (2, "ConfigError")
+    named = (*words, "--output", str(output))
 
     stages = stages_of(output)
     aside = stages.rename(tmp_path / "aside")
-    refused = cli(*words)
+    refused = cli(*named)
     assert (refused.code, refused.error["type"]) == (4, "SinkError")
     aside.rename(stages)
-    assert cli(*words).json["status"] == "published"
+    assert cli(*named).json["status"] == "published"
     assert [values(output / folder) for folder in visible(output)] == [FIRST_WINDOW]
 
 

@@ -146,7 +146,7 @@ def test_a_real_cluster_is_looked_at(cluster: Cluster) -> None:
     elsewhere = cli("doctor", *cluster.where, "--ledger-topic", cluster.topic, "--json")
     assert elsewhere.code == 4
     [ledger] = [one for one in elsewhere.json["checks"] if one["name"] == "ledger"]
-    assert (ledger["state"], "16" in ledger["text"]) == ("failed", True)
+    assert (ledger["state"], "64" in ledger["text"]) == ("failed", True)
 
 
 # --- doctor ----------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def files(cluster: Cluster) -> list[Path]:
 def test_a_commit_by_hand_publishes_all_parts_as_one(cluster: Cluster) -> None:
     """Not one by one, and nothing stays hidden."""
     offsets = report(cluster, PARTS)
-    done = cluster.windows("commit", "split")
+    done = cluster.windows("commit", "split", "--output", str(cluster.output))
     assert (done.code, done.json["status"]) == (0, "published")
     found = files(cluster)
     assert {file.parent.name.partition("=")[0] for file in found} == {"window_id"}
@@ -55,7 +55,7 @@ def test_a_commit_by_hand_without_a_part_s_files_is_refused(cluster: Cluster) ->
     lost = files(cluster)[0].parent
     for file in lost.iterdir():
         file.unlink()
-    refused = cluster.windows("commit", "split")
+    refused = cluster.windows("commit", "split", "--output", str(cluster.output))
     assert (refused.code, refused.error["type"]) == (4, "SinkError")
     assert cluster.windows("show", "split").json["status"] == "written"
 
@@ -65,5 +65,8 @@ def test_abandoning_by_hand_removes_the_parts(cluster: Cluster, reported: int) -
     """Those that have reported, whether or not all have."""
     report(cluster, reported)
     assert files(cluster)
-    assert cluster.windows("abandon", "split").json["status"] == "abandoned"
+    assert (
+        cluster.windows("abandon", "split", "--output", str(cluster.output)).json["status"]
+        == "abandoned"
+    )
     assert files(cluster) == []

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -229,12 +230,12 @@ def test_a_setting_outside_the_list_is_allowed_by_name(
     kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
     """The error names the option."""
-    where = ["windows", "list", "-b", kafka.bootstrap, "-g", GROUP, "-X", "debug=all"]
+    where = ["windows", "list", "-b", kafka.bootstrap, "-g", GROUP, "-X", "plugin.library.paths=x"]
     message = refused(capfd, *where)
     assert "name it in --allow-setting" in message
     assert "extra_allowed" not in message
-    assert named(run(capfd, *where, "--allow-setting", "debug")) == []
-    monkeypatch.setenv(variable("allow-setting"), "linger.ms debug")
+    assert named(run(capfd, *where, "--allow-setting", "plugin.library.paths")) == []
+    monkeypatch.setenv(variable("allow-setting"), "linger.ms plugin.library.paths")
     assert named(run(capfd, *where)) == []
 
 
@@ -359,6 +360,21 @@ def test_what_is_waited_for_is_said_within_three_seconds() -> None:
     [line] = lines
     assert "planning: waiting for a broker at 127.0.0.1:1, ssl://127.0.0.1:1" in line
     assert "Connection refused" in line
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_brokers_that_refuse_are_waited_for_where_a_time_limit_is_given(
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch, waited: bool
+) -> None:
+    """A check that is to wait waits for the brokers as well; any other command fails soon."""
+    monkeypatch.setattr("kafka_ordered_ops.kafka.client.asking.REFUSED_S", 0.3)
+    question = ["live", "-b", NOWHERE, "-t", "orders", "--cutoff", at(60).isoformat()]
+    began = time.monotonic()
+    found = run(capfd, *question, *(["--wait", "--timeout", "PT6S"] if waited else []), code=1)
+    took_s = time.monotonic() - began
+    assert found["error"]["type"] == "BrokerUnreachableError"
+    assert "Connection refused" in found["error"]["message"]
+    assert took_s >= 6 if waited else took_s < 25
 
 
 def test_a_broker_that_takes_connections_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:

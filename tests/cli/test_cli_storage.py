@@ -167,6 +167,6 @@ def test_a_written_window_is_committed_or_abandoned_by_hand(
         staged = stage_window(plan, kafka.settings, root, storage_options=server)
         windows.mark_written(plan, staged.to_json())
     assert staged_names(root, server)
-    assert commands.windows(verb, "w", *options_of(server))[0] == 0
+    assert commands.windows(verb, "w", "--output", root, *options_of(server))[0] == 0
     assert staged_names(root, server) == []
     assert len(named_rows(root, server)) == rows

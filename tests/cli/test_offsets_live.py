@@ -75,6 +75,15 @@ def test_a_watched_group_is_written_over_until_ctrl_c(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+def test_watching_a_group_that_nobody_knows_is_an_error(cluster: Cluster) -> None:
+    """A misspelt name must not be watched for hours."""
+    words = ("-b", cluster.bootstrap, "-t", cluster.topic, "-g", "nobody", "--watch")
+    terminal = Terminal(("offsets", "show", *words), lines=40)
+    assert terminal.close() == 2
+    assert "group nobody has neither planned a window" in terminal.text
+
+
+@pytest.mark.slow
 def test_offsets_before_a_time_can_be_committed(cluster: Cluster) -> None:
     """The out-of-order record of partition 0 has no place of its own in the index of times."""
     words = ("-b", cluster.bootstrap, "-t", cluster.topic, "--time", at(90), "--every", "PT30S")

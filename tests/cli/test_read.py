@@ -233,6 +233,37 @@ def test_json_values_are_embedded(kafka: InMemoryKafka, capfdbinary: Captured) -
     assert {one["key"] for one in rows(out)} == {"k"}
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize("count", [3, 600])
+def test_records_that_are_not_json_are_skipped_or_kept(
+    kafka: InMemoryKafka, capfdbinary: Captured, form: str, count: int
+) -> None:
+    """In their order, whatever their bytes are; skipped ones are counted, and no good record is lost."""
+    kafka.create_topic("t")
+    bad = {1: b"{", 2: b"\xff", count - 1: b"plain"}
+    for number in range(count):
+        value = bad.get(number, b"[%d]" % number)
+        kafka.produce("t", key=b"7", value=value, timestamp_ms=BASE_MS + number)
+    good = [number for number in range(count) if number not in bad]
+    words = ("t", "--values", "json", "--keys", "json", "--format", form)
+    skipped = read(capfdbinary, kafka, *words, "--on-bad", "skip")
+    kept = read(capfdbinary, kafka, *words, "--on-bad", "keep")
+    if form == "csv":
+        assert skipped.count(b"\n") == len(good) + 1
+        assert kept.count(b"\n") == count + 1
+        return
+    assert [one["value"] for one in rows(skipped)] == [[number] for number in good]
+    expected = [text_of(bad[number]) if number in bad else [number] for number in range(count)]
+    assert [one["value"] for one in rows(kept)] == expected
+    assert {one["key"] for one in rows(kept)} == {7}
+
+
+def test_what_is_bad_needs_json(kafka: InMemoryKafka, capfdbinary: Captured) -> None:
+    """Text is never bad."""
+    kafka.create_topic("t")
+    read(capfdbinary, kafka, "t", "--on-bad", "skip", code=2)
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [(b"", "Expecting value"), (b"{", "Expecting property"), (b"NaN", "NaN"), (b"\xff", "UTF-8")],

@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
-    GROUP_LENGTH_MAX,
     RUN_ID_LENGTH_MAX,
-    check_group,
     check_run_id,
     check_timeout_s,
     checked_clock,
 )
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import GROUP_LENGTH_MAX, check_group
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import (
@@ -360,3 +359,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
             AtOffset(odd)  # type: ignore[arg-type]
         with pytest.raises(ConfigError):
             check_timeout_s(odd, what="timeout_s")
+
+
+def test_a_message_does_not_repeat_a_value_of_any_length() -> None:
+    """A path, URL or name that is longer than any that can exist is cut in the message of every error."""
+    long = ConfigError(f"cannot read {'x' * 100_000}: File name too long")
+    assert len(str(long)) < 200
+    assert "(100,001 characters) File name too long" in str(long)
+    path = f"s3://bucket/{'k' * 1_024}"
+    assert path in str(ConfigError(f"cannot read {path}: access denied"))

@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_ordered_ops.core.group import checks
-from kafka_ordered_ops.core.time_ranges import LateSteps, TimeSplit
+from kafka_ordered_ops.core.group import checks, transitions
+from kafka_ordered_ops.core.planning import planning
+from kafka_ordered_ops.core.planning.time_map import TimeMap
+from kafka_ordered_ops.core.time_ranges import LateSteps, TimeRange, TimeSplit
+from kafka_ordered_ops.core.window.plan import PartitionPlan
 from tests.support.examples import examples
 from tests.support.memory_world import MemoryWorld
 from tests.support.oracle.histories import History, history, smaller
@@ -65,10 +68,39 @@ def _cutoffs_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeSplit, "labels", lambda self, ms: exact(self, ms - 1))
 
 
+def _late_by_offset_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LateSteps, "in_interval", lambda self, since_ms: self)
+
+
+def _times_of_late_records_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(part: PartitionPlan, times: TimeRange) -> TimeMap:
+        return TimeMap.between(part.taken | part.lost, times)
+
+    monkeypatch.setattr(transitions, "claimed_times", own)
+
+
+def _intervals_take_untimed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "without_untimed", lambda times: [times])
+
+
 @pytest.mark.parametrize(
     ("wrong", "guarantee"),
-    [(_any_attempt, "(11)"), (_late_one_offset_later, "(6)"), (_cutoffs_inclusive, "(3)")],
-    ids=["any attempt commits", "late one offset later", "cutoffs inclusive"],
+    [
+        (_any_attempt, "(11)"),
+        (_late_one_offset_later, "(6)"),
+        (_late_by_offset_alone, "(6)"),
+        (_cutoffs_inclusive, "(3)"),
+        (_times_of_late_records_forgotten, "(3)"),
+        (_intervals_take_untimed_records, "(3)"),
+    ],
+    ids=[
+        "any attempt commits",
+        "late one offset later",
+        "late by the offset alone",
+        "cutoffs inclusive",
+        "abandoned late records have the interval's times",
+        "intervals take records without a timestamp",
+    ],
 )
 def test_what_is_wrong_by_one_is_found(
     monkeypatch: pytest.MonkeyPatch,
@@ -79,5 +111,5 @@ def test_what_is_wrong_by_one_is_found(
     """A package that is broken a little fails by the guarantee that it breaks, within a few histories."""
     caplog.set_level(logging.CRITICAL)
     wrong(monkeypatch)
-    found = (live(history(seed)) for seed in range(40))
+    found = (live(history(seed)) for seed in range(100))
     assert any(problem.startswith(guarantee) for problems in found for problem in problems)

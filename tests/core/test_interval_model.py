@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,244 +13,198 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.group.gaps import gaps_of
-from kafka_ordered_ops.core.planning import scan_fold
-from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.types import INT64_MIN, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.planning import planning, scan_fold
+from kafka_ordered_ops.core.planning.time_map import TimeMap
+from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.window import Window
 from tests.support.examples import examples
+from tests.support.interval_model import IntervalModel, interval, sweep
 from tests.support.model import ModelGroup, ModelLog
 
-Key = tuple[TopicPartition, int]
 TP = TopicPartition("orders", 0)
-
-#: Whom a record went to that a moved offset counts as done.
-OTHERS = "others"
-
-
-def moment(time_ms: int) -> datetime:
-    """A time of the model."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
-def interval(since_ms: int, cutoff_ms: int) -> Window:
-    """The records of an interval."""
-    return Window(
-        ["orders"], moment(cutoff_ms), starting_offsets=Earliest(), since=moment(since_ms)
-    )
-
-
-def sweep(cutoff_ms: int) -> Window:
-    """What no interval covered."""
-    return Window(["orders"], moment(cutoff_ms), starting_offsets=Earliest(), sweep=True)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of two records, so that short logs have many."""
+    """Chunks of two records, and two ranges for late ones, so that short logs have many."""
     monkeypatch.setattr(scan_fold, "CHUNK_RECORDS", 2)
-
-
-@dataclass
-class Frozen:
-    """A window that covers its times on one partition: those of records below its end were its own."""
-
-    times: TimeRange
-    end: int
-
-
-@dataclass
-class Oracle:
-    """What must be, kept by brute force beside the group."""
-
-    group: ModelGroup
-    delivered: dict[Key, str] = field(default_factory=dict)
-    open: dict[str, WindowPlan] = field(default_factory=dict)
-    done: dict[str, WindowPlan] = field(default_factory=dict)
-    frozen: dict[TopicPartition, dict[str, Frozen]] = field(default_factory=dict)
-
-    def late(self, key: Key, time: int) -> bool:
-        """Whether the window of a record had been planned before the record was written."""
-        tp, offset = key
-        frozen = self.frozen.get(tp, {}).values()
-        return any(one.times[0] <= time < one.times[1] and offset >= one.end for one in frozen)
-
-    def wanted(self, window: Window) -> dict[Key, int]:
-        """The records that a window planned now takes."""
-        claimed = {key for plan in self.open.values() for key in self.group.records(plan)}
-        since_ms, cutoff_ms = window.times
-        found: dict[Key, int] = {}
-        for tp, log in self.group.logs.items():
-            times = [one.times for one in self.frozen.get(tp, {}).values()]
-            for offset, (time, visible) in log.records.items():
-                key = tp, offset
-                own = since_ms <= time < cutoff_ms
-                late = time < since_ms and any(low <= time < high for low, high in times)
-                if visible and (own or late) and key not in self.delivered and key not in claimed:
-                    found[key] = time
-        return found
-
-    def plan(self, *asked: tuple[str, Window]) -> None:
-        """Plans together, and checks each plan against every record of every log."""
-        plans = self.group.plan_many(*asked)
-        late = {
-            key: self.late(key, time)
-            for _, window in asked
-            for key, time in self.wanted(window).items()
-        }
-        for (name, window), plan in zip(asked, plans, strict=True):
-            expected = self.wanted(window)
-            assert self.group.records(plan) == expected
-            self.group.out_of_order(plan)
-            for part in plan:
-                for (tp, offset), time in expected.items():
-                    if tp == part.tp:
-                        mask = part.late.mask(np.array([offset]), np.array([time]))
-                        assert mask.tolist() == [late[tp, offset]]
-            if not plan.offsets:
-                covered = all(self._covered(tp, window.times) for tp in self.group.logs)
-                assert (plan.content is PlanContent.COVERED) == covered
-            self.open[name] = plan
-            for tp, log in self.group.logs.items():
-                self.frozen.setdefault(tp, {})[name] = Frozen(window.times, log.end)
-
-    def _covered(self, tp: TopicPartition, times: TimeRange) -> bool:
-        frozen = [one.times for one in self.frozen.get(tp, {}).values()]
-        # No record of the model is older than this: such times stand for all before them.
-        return all(
-            any(since <= time < before for since, before in frozen)
-            for time in range(max(times.since_ms, -10), times.before_ms)
-        )
-
-    def commit(self, *names: str) -> None:
-        """Commits in one transaction."""
-        plans = [self.open.pop(name) for name in names]
-        for name, plan in zip(names, plans, strict=True):
-            for key in self.group.records(plan):
-                assert self.delivered.get(key, OTHERS) == OTHERS, "delivered twice"
-                self.delivered[key] = name
-            self.done[name] = plan
-        self.group.commit(*plans)
-        self.group.commit(*plans)  # again: nothing changes
-        self.check_progress()
-
-    def abandon(self, name: str) -> None:
-        """Gives a window free."""
-        del self.open[name]
-        for frozen in self.frozen.values():
-            frozen.pop(name, None)
-        self.group.abandon(name)
-
-    def move(self, tp: TopicPartition, offset: int) -> None:
-        """Somebody commits an offset, and the group takes it for its progress."""
-        state = self.group.view.state
-        known = None if state is None else state.partition(tp)
-        if state is None or known is None or offset == known.committed:
-            return
-        base = known.base
-        adopted = self.group.move({tp: offset})
-        rewound = set()
-        if offset < base:
-            for key in [key for key in self.delivered if key[0] == tp and key[1] >= offset]:
-                del self.delivered[key]
-            for name, plan in list(self.done.items()):
-                taken = plan.taken.get(tp)
-                if taken and taken.end > offset:
-                    rewound.add(name)
-                    # It can never be told again which of the others were its own.
-                    del self.done[name]
-            # What covers the partition's times is what was not rewound.
-            kept = {*self.done, *self.open}
-            self.frozen[tp] = {n: one for n, one in self.frozen[tp].items() if n in kept}
-        else:
-            for below in self.group.logs[tp].visible_below(offset):
-                self.delivered.setdefault((tp, below), OTHERS)
-        assert set(adopted.rewound) == rewound
-        self.check_progress()
-
-    def check_progress(self) -> None:
-        """Done is exactly what was delivered."""
-        state = self.group.view.state
-        assert state is not None
-        for tp, partition in state:
-            done = {(tp, offset) for offset in self.group.logs[tp].visible(partition.done)}
-            assert done == {key for key in self.delivered if key[0] == tp}
-
-    def check_gaps(self) -> None:
-        """Every record that was looked at and waits between windows stands in the row of its gap."""
-        claimed = {key for plan in self.open.values() for key in self.group.records(plan)}
-        waiting: Counter[TimeRange] = Counter()
-        for tp, log in self.group.logs.items():
-            frozen = [one.times for one in self.frozen.get(tp, {}).values()]
-            looked_at = self.group.view.time_map(tp).covered
-            for offset, (time, visible) in log.records.items():
-                gone = (tp, offset) in self.delivered or (tp, offset) in claimed
-                if not visible or gone or offset not in looked_at:
-                    continue
-                later = [since for since, _ in frozen if since > time]
-                if later and not any(since <= time < before for since, before in frozen):
-                    earlier = [before for _, before in frozen if before <= time]
-                    waiting[TimeRange(max(earlier, default=INT64_MIN), min(later))] += 1
-        named = {gap.times: gap for gap in gaps_of(self.group.view)}
-        for times, count in waiting.items():
-            assert named[times].offsets_at_most >= count
-        for gap in named.values():
-            assert gap.offsets <= gap.offsets_at_most
+    for module in (scan_fold, planning):
+        monkeypatch.setattr(module, "EARLIER_RANGES_MAX", 2)
 
 
 record = st.tuples(
     st.sampled_from(["record"] * 4 + ["marker"]),
     st.integers(0, 1),
-    st.integers(-2, 30),
+    st.sampled_from([-2, -1, *range(22), 30]),
     st.sampled_from([0, 0, 0, 1, 3]),
 )
-action = st.one_of(
-    st.tuples(st.just("append"), st.lists(record, max_size=8)),
-    st.tuples(st.just("append"), st.lists(record, max_size=8)),
-    st.tuples(st.just("interval"), st.tuples(st.integers(0, 28), st.integers(1, 6))),
-    st.tuples(st.just("interval"), st.tuples(st.integers(0, 28), st.integers(1, 6))),
-    st.tuples(st.just("many"), st.lists(st.integers(0, 30), min_size=2, max_size=5, unique=True)),
-    st.tuples(st.just("sweep"), st.integers(0, 31)),
-    st.tuples(st.sampled_from(["commit", "commit_many", "abandon"]), st.integers(0, 5)),
-    st.tuples(st.just("move"), st.tuples(st.integers(0, 1), st.integers(0, 40))),
+records = st.lists(record, min_size=1, max_size=8)
+#: Times that meet often: on a grid, or anywhere.
+span = st.one_of(
+    st.tuples(st.sampled_from([0, 5, 10, 15]), st.just(5)),
+    st.tuples(st.integers(-4, 24), st.integers(1, 9)),
 )
+edges = st.lists(st.sampled_from([-4, *range(0, 26, 5), 7, 13]), min_size=2, unique=True)
+which = st.integers(0, 5)
+place = st.tuples(st.integers(0, 1), st.integers(0, 40))
+planned = st.one_of(
+    st.tuples(st.just("interval"), span),
+    # The times of an earlier window, or the times after them.
+    st.tuples(st.sampled_from(["again", "after"]), which),
+)
+ended = st.tuples(st.sampled_from(["commit", "abandon", "abandon"]), which)
+# Another window for the times of an open one is planned and committed, then the open one is abandoned.
+outlived = st.tuples(st.just("outlive"), which)
+appended = st.tuples(st.just("append"), records)
+expired = st.tuples(st.just("expire"), place)
+taken_up = st.tuples(st.just("take_up"), which)
+#: Kinds of actions, of which each history has a few.
+AT_TIMES = [
+    appended,
+    outlived,
+    expired,
+    taken_up,
+    st.tuples(st.just("race"), st.tuples(planned, planned | ended)),
+    st.tuples(st.just("many"), edges),
+    st.tuples(st.just("sweep"), st.integers(0, 31)),
+    st.tuples(st.just("commit_many"), which),
+    st.tuples(st.just("split"), which),
+    st.tuples(st.just("move"), place),
+    st.tuples(st.just("reset"), place),
+]
 
 
-@settings(max_examples=examples(150))
-@given(st.lists(action, max_size=25), st.integers(1, 2))
+#: Kinds that must meet often: among all kinds they rarely do.
+FEW_KINDS = {"given up": [planned, ended, outlived], "lost": [planned, ended, appended, expired]}
+
+
+@st.composite
+def histories(draw: st.DrawFn, few: str | None) -> list[tuple[str, object]]:
+    """A log and actions: of the kinds under a name, or of up to four drawn kinds."""
+    if few is None:
+        kinds = draw(st.lists(st.sampled_from(range(len(AT_TIMES))), max_size=4, unique=True))
+        action = st.one_of(planned, ended, *(AT_TIMES[kind] for kind in kinds))
+    else:
+        action = st.one_of(*FEW_KINDS[few])
+    return [("append", draw(records)), *draw(st.lists(action, min_size=6, max_size=30))]
+
+
+def window_of(model: IntervalModel, verb: str, argument: object) -> Window:
+    """The interval that an action plans."""
+    match verb, argument:
+        case "interval", (int(since), int(length)):
+            return interval(since, since + length)
+        case (("again" | "after"), int(number)) if model.asked:
+            known = model.asked[-1 - number % len(model.asked)].times
+            if known.since_ms == INT64_MIN:
+                return interval(known.before_ms, known.before_ms + 5)
+            length = known.before_ms - known.since_ms
+            since = known.since_ms if verb == "again" else known.before_ms
+            return interval(since, since + length)
+        case _:
+            return interval(0, 5)
+
+
+def act(model: IntervalModel, name: str, verb: str, argument: object) -> None:
+    """Runs one action, if the model has what it needs."""
+    logs = list(model.group.logs)
+    match verb, argument:
+        case "append", list(written):
+            for kind, partition, time, hole in written:
+                log = model.group.logs[logs[partition % len(logs)]]
+                log.append(time, visible=kind == "record", hole=hole)
+        case (("interval" | "again" | "after"), _):
+            model.plan((name, window_of(model, verb, argument)))
+        case "outlive", int(number) if model.open:
+            older = sorted(model.open)[number % len(model.open)]
+            model.plan((name, model.open[older].window))
+            model.commit(name)
+            model.abandon(older)
+        case "race", ((str(own), own_argument), (str(others), others_argument)):
+            model.plan(
+                (name, window_of(model, own, own_argument)),
+                meanwhile=lambda: act(model, f"{name} others", others, others_argument),
+            )
+        case "many", list(cuts):
+            pairs = pairwise(sorted(cuts))
+            model.plan(*((f"{name}-{n}", interval(*pair)) for n, pair in enumerate(pairs)))
+        case "sweep", int(cutoff):
+            model.plan((name, sweep(cutoff)))
+        case "commit_many", int(_) if model.open:
+            model.commit(*model.open)
+        case (("commit" | "abandon" | "split" | "take_up"), int(number)) if model.open:
+            getattr(model, verb)(sorted(model.open)[number % len(model.open)])
+        case (("move" | "reset" | "expire"), (int(partition), int(offset))):
+            tp = logs[partition % len(logs)]
+            getattr(model, verb)(tp, min(offset, model.group.logs[tp].end))
+
+
+@pytest.mark.parametrize("few", [*FEW_KINDS, None])
+@settings(max_examples=examples(80))
+@given(st.data(), st.integers(1, 2))
 def test_every_record_is_in_exactly_one_window(
-    actions: list[tuple[str, object]], partitions: int
+    few: str | None, data: st.DataObject, partitions: int
 ) -> None:
-    """Intervals in any order and several at once, sweeps, abandoned windows, offsets moved by others."""
-    oracle = Oracle(
+    """Intervals in any order and several at once, sweeps, races, abandoned windows, retention, offsets moved and reset.
+
+    After each step, the known bounds contain the time of every waiting record.
+    """
+    model = IntervalModel(
         ModelGroup({TopicPartition("orders", n): ModelLog() for n in range(partitions)})
     )
-    for number, (verb, argument) in enumerate(actions):
-        match verb, argument:
-            case "append", list(records):
-                for kind, partition, time, hole in records:
-                    log = oracle.group.logs[TopicPartition("orders", partition % partitions)]
-                    log.append(time, visible=kind == "record", hole=hole)
-            case "interval", (int(since), int(length)):
-                oracle.plan((f"w{number}", interval(since, since + length)))
-            case "many", list(edges):
-                pairs = pairwise(sorted(edges))
-                oracle.plan(*((f"w{number}-{n}", interval(*pair)) for n, pair in enumerate(pairs)))
-            case "sweep", int(cutoff):
-                oracle.plan((f"w{number}", sweep(cutoff)))
-            case "commit_many", int(_) if oracle.open:
-                oracle.commit(*oracle.open)
-            case (("commit" | "abandon"), int(which)) if oracle.open:
-                getattr(oracle, verb)(sorted(oracle.open)[which % len(oracle.open)])
-            case "move", (int(partition), int(offset)):
-                tp = TopicPartition("orders", partition % partitions)
-                oracle.move(tp, min(offset, oracle.group.logs[tp].end))
-        oracle.check_gaps()
-    oracle.plan(("last", sweep(1_000)))
-    oracle.commit(*oracle.open)
-    oracle.group.check_all_done(set(oracle.delivered))
-    assert not gaps_of(oracle.group.view)
+    for number, (verb, argument) in enumerate(data.draw(histories(few), label="actions")):
+        act(model, f"w{number}", verb, argument)
+        model.check_bounds()
+        model.check_gaps()
+    model.plan(("last", sweep(1_000)))
+    model.commit(*model.open)
+    model.check_all_done()
+    assert not gaps_of(model.group.view)
+
+
+@st.composite
+def known_logs(draw: st.DrawFn) -> tuple[ModelLog, TimeMap]:
+    """A log, and a time map with true bounds for some of its records, in chunks that begin and end anywhere."""
+    log = ModelLog()
+    for kind, _, time, hole in draw(st.lists(record, min_size=1, max_size=12)):
+        log.append(time, visible=kind == "record", hole=hole)
+    rows = []
+    cuts = sorted({0, log.end, *draw(st.lists(st.integers(0, log.end), max_size=9))})
+    for start, end in pairwise(cuts):
+        times = list(log.visible(OffsetSet.of((start, end))).values()) or [
+            draw(st.integers(-2, 30))
+        ]
+        below, above = draw(st.tuples(*[st.sampled_from([0, 0, 0, 0, 0, 5])] * 2))
+        if draw(st.integers(0, 4)):
+            rows.append((start, end, min(times) - below, max(times) + above))
+    return log, TimeMap(np.array(rows, dtype=np.int64).reshape(-1, 4)).of_topic("id of orders")
+
+
+@settings(max_examples=examples(200))
+@given(known_logs(), edges.map(sorted), st.randoms(use_true_random=False), span, st.integers(0, 6))
+def test_known_times_change_no_window(
+    known: tuple[ModelLog, TimeMap],
+    cuts: list[int],
+    random: Random,
+    first: tuple[int, int],
+    log_start: int,
+) -> None:
+    """Known bounds only save reads: each of several windows holds its records, and no offset is in two windows."""
+    log, time_map = known
+    model = IntervalModel(ModelGroup({TP: log}))
+    model.plan(("first", interval(first[0], first[0] + first[1])))
+    model.commit("first")
+    model.group.view = replace(model.group.view, time_maps={TP: time_map})
+    model.check_bounds()
+    model.expire(TP, log_start)
+    windows = [interval(*pair) for pair in pairwise(cuts)]
+    random.shuffle(windows)
+    model.plan(*((f"w{n}", window) for n, window in enumerate(windows)))
+    model.check_bounds()
+    for name in [*model.open]:
+        model.abandon(name)
+    model.check_bounds()
 
 
 @settings(max_examples=examples(50))

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, GrowingOffsetSet, OffsetSet, union_of
+from kafka_ordered_ops.core.offset_set import (
+    EMPTY_SET,
+    GrowingOffsetSet,
+    OffsetSet,
+    coarsened,
+    union_of,
+)
 from tests.support.examples import examples
 from tests.support.strategies import large_offset_sets, members, offset_sets, ranges
 
@@ -40,6 +46,16 @@ of_any_size = st.lists(
     st.tuples(st.integers(0, 400), st.integers(1, 12)).map(lambda one: (one[0], one[0] + one[1])),
     max_size=60,
 ).map(OffsetSet.from_ranges)
+
+
+@given(of_any_size, st.integers(1, 20))
+def test_a_coarsened_set_is_a_superset_of_few_ranges(offsets: OffsetSet, ranges_max: int) -> None:
+    """No range is dropped, nothing outside the set's first and last offset is added, and a small set stays as it is."""
+    coarse = coarsened(offsets, ranges_max)
+    assert offsets <= coarse
+    assert len(coarse) == min(len(offsets), ranges_max)
+    if offsets:
+        assert (coarse.first, coarse.end) == (offsets.first, offsets.end)
 
 
 @settings(max_examples=examples(100))

@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.group.group_state import PartReports, Pruned, Window
 from kafka_ordered_ops.core.group.ledger_messages import SUMMARY
 from kafka_ordered_ops.core.group.ledger_records import LedgerFold
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
-from kafka_ordered_ops.core.types import INT64_MAX
+from kafka_ordered_ops.core.types import INT64_MAX, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -27,6 +27,7 @@ from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.strategies import window_plans
 
 counts = st.integers(0, 2**62)
+times_ms = st.integers(0, 2**47)
 results: st.SearchStrategy[Any] = st.sampled_from(
     [None, {}, [], "text", {"facts": {}}, {"facts": {"records": 5}}, {"facts": {"records": True}}]
 )
@@ -35,8 +36,8 @@ records = st.builds(
     plan=window_plans,
     result=results,
     run_id=st.none() | st.text(max_size=20),
-    touched_at_ms=counts,
-    committed_at_ms=st.none() | counts,
+    touched_at_ms=times_ms,
+    committed_at_ms=st.none() | times_ms,
     parts=st.none()
     | st.builds(PartReports, st.integers(1, 5), st.dictionaries(st.integers(0, 4), results)),
     pruned=st.none() | st.builds(Pruned, counts, counts),
@@ -148,6 +149,29 @@ def test_pages_are_parts_of_the_list(windows: OrderedWindows) -> None:
     for limit in (0, -1, True, 2.5, "2"):
         with pytest.raises(ConfigError, match="limit"):
             windows.summaries(limit=limit)  # type: ignore[arg-type]
+
+
+def test_a_page_reads_only_what_has_changed(
+    windows: OrderedWindows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that lists again and again, as a page of a host does, parses each header once after every write."""
+    read: list[str] = []
+    parse = WindowSummary.from_text
+
+    def counting(window_id: str, text: bytes) -> WindowSummary | None:
+        read.append(window_id)
+        return parse(window_id, text)
+
+    everything = windows.summaries().windows
+    monkeypatch.setattr(WindowSummary, "from_text", counting)
+    assert windows.summaries(limit=2).windows == everything[-2:]
+    assert windows.summaries().windows == everything
+    assert read == []
+    plan = windows.plan(before(30), "new")
+    assert [one.window_id for one in windows.summaries(limit=1).windows] == ["new"]
+    windows.abandon("new")
+    assert windows.summaries(limit=1).windows[0].status is WindowStatus.ABANDONED
+    assert set(read) == {plan.window_id}
 
 
 def test_the_command_lines_list_names_what_cannot_be_read(windows: OrderedWindows) -> None:

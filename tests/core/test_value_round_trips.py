@@ -57,7 +57,7 @@ from kafka_ordered_ops.core.window.window import (
     id_digest,
     safe_name,
 )
-from tests.support.strategies import time_ranges, timestamps, window_plans, windows
+from tests.support.strategies import late_steps, time_ranges, timestamps, window_plans, windows
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -161,6 +161,22 @@ def test_late_steps_say_what_each_frozen_window_says(
     assert [steps.cover(TimeRange(time, time + 1)) for time in range(-4, 42)] == covered
 
 
+@given(late_steps, st.none() | timestamps)
+def test_an_interval_flags_each_record_stamped_before_it(
+    steps: LateSteps, since_ms: int | None
+) -> None:
+    """Records of planned times before it are late at any offset; all other flags stay the same."""
+    mine = steps.in_interval(since_ms)
+    offsets, stamps = np.repeat(np.arange(62), 46), np.tile(np.arange(-4, 42), 62)
+    earlier = np.zeros(len(stamps), dtype=bool) if since_ms is None else stamps < since_ms
+    planned = np.array([steps.cover(TimeRange(time, time + 1)) for time in range(-4, 42)])
+    # An interval holds no record of an earlier time that is not planned.
+    held = ~earlier | np.tile(planned, 62)
+    expected = np.where(earlier, True, steps.mask(offsets, stamps))
+    assert (mine.mask(offsets, stamps) == expected)[held].all()
+    assert LateSteps.from_json(mine.to_json()) == mine
+
+
 @given(frozen_windows, frozen_windows)
 def test_many_frozen_windows_at_once_are_those_one_by_one(
     known: list[tuple[int, TimeRange]], more: list[tuple[int, TimeRange]]
@@ -196,6 +212,11 @@ def test_late_steps_are_bounded() -> None:
     assert len(apart.pieces) == len(touching.pieces) == LATE_STEPS_MAX
     assert apart.pieces[-1] == (TimeRange(3 * n, 3 * n + 1), n)
     assert touching.times == (TimeRange(0, LATE_STEPS_MAX + 50),)
+    for steps in (apart, touching):
+        for since_ms in (steps.pieces[0][0].since_ms + 1, steps.pieces[-1][0].since_ms + 1):
+            mine = steps.in_interval(since_ms)
+            assert len(mine.pieces) <= LATE_STEPS_MAX
+            assert mine.pieces[0][0].since_ms == steps.pieces[0][0].since_ms
 
 
 @given(
@@ -383,24 +404,36 @@ def test_spans_survive_their_text(span_ms: int) -> None:
 
 def test_a_plan_past_the_limit_names_its_topic() -> None:
     """One range too many: a named error with the topic and what to do; at the limit it passes."""
-
-    def plan_of(ranges: int) -> WindowPlan:
-        starts = np.arange(ranges, dtype=np.int64) * 2
-        taken = OffsetSet(np.column_stack((starts, starts + 1)).ravel())
-        part = PartitionPlan(TopicPartition("busy", 0), "id", taken, OffsetSet(), 0, 0, LateSteps())
-        return WindowPlan(
-            group_id="g",
-            window_id="w",
-            window=Window(["busy"], NOON),
-            claim_id="c",
-            attempt=1,
-            status=WindowStatus.PLANNED,
-            content=PlanContent.RECORDS,
-            planned_at_ms=0,
-            partitions=(part,),
-        )
-
-    check_plan_size(plan_of(PLAN_RANGES_MAX))
+    check_plan_size(_plan_of(PLAN_RANGES_MAX))
     with pytest.raises(PlanTooLargeError, match=r"topic busy.*maximum out-of-orderness") as caught:
-        check_plan_size(plan_of(PLAN_RANGES_MAX + 1))
+        check_plan_size(_plan_of(PLAN_RANGES_MAX + 1))
     assert caught.value.topic == "busy"
+
+
+def test_a_plan_of_too_many_partitions_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records in order are not called out of order."""
+    monkeypatch.setattr("kafka_ordered_ops.core.window.plan.PLAN_BYTES_MAX", 1_000_000)
+    with pytest.raises(
+        PlanTooLargeError, match=r"busy: they are of 20,001 partitions. Plan fewer topics"
+    ):
+        check_plan_size(_plan_of(1, partitions=20_001))
+
+
+def _plan_of(ranges: int, *, partitions: int = 1) -> WindowPlan:
+    starts = np.arange(ranges, dtype=np.int64) * 2
+    taken = OffsetSet(np.column_stack((starts, starts + 1)).ravel())
+    parts = (
+        PartitionPlan(TopicPartition("busy", n), "id", taken, OffsetSet(), 0, 0, LateSteps())
+        for n in range(partitions)
+    )
+    return WindowPlan(
+        group_id="g",
+        window_id="w",
+        window=Window(["busy"], NOON),
+        claim_id="c",
+        attempt=1,
+        status=WindowStatus.PLANNED,
+        content=PlanContent.RECORDS,
+        planned_at_ms=0,
+        partitions=tuple(parts),
+    )

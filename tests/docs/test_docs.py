@@ -6,9 +6,13 @@ import re
 import subprocess
 import sys
 import uuid
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.relay.limits import Limits, TokenLimits
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -102,16 +106,70 @@ def test_the_example_of_intervals_prints_what_its_page_says(bootstrap: str, tmp_
     assert printed in (DOCS / "intervals.md").read_text()
 
 
-def test_every_test_that_the_guarantees_name_exists() -> None:
-    """A promise must not outlive the test that holds it; each has one at least."""
-    page = (DOCS / "guarantees.md").read_text()
+def unknown_tests(page: str) -> set[tuple[str, str]]:
+    """The tests that a page names, and that do not exist."""
     named = set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", page))
     there = {
         (path.name, name)
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"(?m)^def (test_\w+)", path.read_text())
     }
-    assert named - there == set()
+    return named - there
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table of a section."""
+    section = re.split(rf"(?m)^#+ {re.escape(heading)}\n", page)[1]
+    [table] = re.findall(r"(?m)(?:^\|.*\n)+", section)[:1]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+def test_every_bound_of_a_token_has_a_test() -> None:
+    """Each line of the page names tests that exist."""
+    page = (DOCS / "relay.md").read_text()
+    rows = rows_of(page, "What a token may do")
+    assert len(rows) > 8
+    assert [one[0] for one in rows if "::test_" not in one[2]] == []
+    assert unknown_tests(page) == set()
+
+
+def test_every_limit_that_can_be_set_is_on_the_page_with_its_value() -> None:
+    """Neither more nor fewer, of servers and of tokens."""
+    page = (DOCS / "relay.md").read_text()
+    rows = [row for row in rows_of(page, "Limits") if row[1]]
+    shown = {row[1].strip("`"): row[2].partition(", PT")[0] for row in rows}
+    assert shown == {name: shown_limit(value) for name, value in values_of(Limits()).items()}
+    bounds = "\n".join(row[1] for row in rows_of(page, "What a token may do"))
+    found = dict(re.findall(r"`(\w+)`: ([\d,]*\d(?: h)?)", bounds))
+    assert found == {
+        name: shown_limit(value).replace("PT1H", "1 h")
+        for name, value in values_of(TokenLimits()).items()
+    }
+
+
+def values_of(limits: Limits | TokenLimits) -> dict[str, int | float]:
+    """The limits by the names that set them."""
+    return {one.metadata["name"]: getattr(limits, one.name) for one in fields(limits)}
+
+
+def shown_limit(value: int | float) -> str:
+    """As the page has it: times as they are given."""
+    return f"{value:,}" if isinstance(value, int) else duration_text(round(value * 1_000))
+
+
+def test_every_line_of_the_threat_model_names_its_test() -> None:
+    """Whoever may write somewhere, what it must not be able to do has been tried."""
+    page = (DOCS / "security.md").read_text()
+    assert unknown_tests(page) == set()
+    lines = [line for line in page.splitlines() if re.match(r"\|.*\*\*", line)]
+    assert len(lines) > 5
+    assert [line for line in lines if "::test_" not in line] == []
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    """A promise must not outlive the test that holds it; each has one at least."""
+    page = (DOCS / "guarantees.md").read_text()
+    assert unknown_tests(page) == set()
     promises = re.split(r"(?m)^\d+\. \*\*", page.partition("## By sink")[0])[1:]
     assert len(promises) > 20
     assert [one[:40] for one in promises if "::test_" not in one] == []

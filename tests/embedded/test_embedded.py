@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -277,6 +278,38 @@ def test_spark_gets_a_java_without_the_flag_it_cannot_take(
         check=True,
     )
     assert "a = b c" in spoken.stderr
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_shim_that_was_changed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compared before every use, as the jars are."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    program = Path(java_home_for_spark(), "bin", "java")
+    text = program.read_text()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert Path(java_home_for_spark(), "bin", "java") == program
+    assert program.read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["writable", "link"])
+def test_a_cache_that_others_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Java runs what is in it; and a link in its place may lead anywhere."""
+    (tmp_path / "other").mkdir()
+    folder = tmp_path / "cache"
+    if kind == "link":
+        folder.symlink_to(tmp_path / "other")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
+    with pytest.raises(EmbeddedKafkaError, match=f"cache cannot be used.*{CACHE_VARIABLE}"):
+        cache_dir()
+    folder.unlink() if kind == "link" else folder.rmdir()
+    assert stat.S_IMODE(cache_dir().stat().st_mode) == 0o700
 
 
 def test_no_java_that_is_new_enough_is_an_error_with_all_that_was_tried() -> None:

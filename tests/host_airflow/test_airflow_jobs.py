@@ -441,7 +441,7 @@ def test_an_application_that_fails(
         ({"submit": {"deploy_mode": "cluster", "master": "local"}}, "no cluster"),
         ({"submit": {"deploy_mode": "clustered"}}, "clustered"),
         ({"application_args": "--table 7"}, "give a list"),
-        ({"application": "no-such-file.py"}, "there is no application"),
+        ({"application": "/no-such-file.py"}, "there is no application"),
         ({"engine": "java", "submit": {}}, "engine is 'java', not one of"),
     ],
 )
@@ -457,7 +457,7 @@ def test_what_cannot_be_submitted_fails_for_good(
 def test_a_way_to_submit_is_taken_as_it_is(make: Make, tmp_path: Path) -> None:
     """An object, or its arguments by name."""
     how = SparkSubmit(master="yarn", timeout_s=5)
-    assert submit_of(make(application="a.py", submit=how).submit) is how
+    assert submit_of(make(application="/a.py", submit=how).submit) is how
     given = {"master": "yarn", "timeout_s": 5}
-    assert submit_of(make(application="a.py", submit=given).submit) == how
-    assert submit_of(make(application="a.py").submit) is None
+    assert submit_of(make(application="/a.py", submit=given).submit) == how
+    assert submit_of(make(application="/a.py").submit) is None

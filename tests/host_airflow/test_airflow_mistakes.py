@@ -102,7 +102,10 @@ def test_the_cure_is_the_operators_own_parameter(
     kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A setting that is refused may be allowed by `settings_allowed`; in a task's log it stands once."""
-    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": "b:1", "debug": "all"}}
+    connection = {
+        "conn_type": "kafka",
+        "extra": {"bootstrap.servers": "b:1", "plugin.library.paths": "x"},
+    }
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
     task = PlanWindowOperator(mode="auto", **GIVEN)
     with pytest.raises(AirflowFailException, match="name it in settings_allowed") as caught:

@@ -228,7 +228,7 @@ with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, 
     )
     spark = OrderedWindowOperator(mode="auto", task_id="spark", python_callable=job, **{**window, "group_id": "spark"})
     submit = OrderedWindowOperator(
-        mode="auto", task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"},
+        mode="auto", task_id="submit", application="/dags/job.py", output="/o", submit={"master": "local[1]"},
         **{**window, "group_id": "submit"}
     )
     process = ProcessWindowOperator(

@@ -39,10 +39,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "orders_any_spark_operator": ("orders-any-operator", "commit"),
     "orders_by_hour": ("orders-by-hour", "orders"),
-    "orders_hourly": ("orders-hourly", "orders"),
     "orders_in_parts": ("orders-in-parts", "commit"),
     "orders_one_by_one": ("orders-one-by-one", "charge"),
     "orders_when_live": ("orders-live", "orders"),
+    "orders_with_spark": ("orders-with-spark", "orders"),
 }
 
 
@@ -435,7 +435,7 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
 @pytest.mark.parametrize(
     "dag_id",
     [
-        pytest.param(name, marks=[pytest.mark.long] if name != "orders_hourly" else [])
+        pytest.param(name, marks=[pytest.mark.long] if name != "orders_with_spark" else [])
         for name in sorted(EXAMPLES)
     ],
 )

@@ -23,7 +23,7 @@ from kafka_ordered_ops.airflow.compat import (
 )
 from kafka_ordered_ops.airflow.support.question import Question, Until
 from kafka_ordered_ops.airflow.triggers.live import FIRST_LOOK_S, PartitionsLiveTrigger
-from kafka_ordered_ops.core.errors import BrokerUnreachableError
+from kafka_ordered_ops.core.errors import BrokerUnreachableError, UnknownTopicError
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
@@ -202,8 +202,9 @@ def test_the_trigger_tells_what_waiting_cannot_help(group_id: str) -> None:
     trigger = soon(question_on(f"missing-{group_id}", group_id))
     event = asyncio.run(asyncio.wait_for(fired(trigger), TIMEOUT_S))
     assert event["status"] == "error"
-    with pytest.raises(AirflowFailException, match="UnknownTopicError"):
+    with pytest.raises(AirflowFailException, match="UnknownTopicError") as caught:
         sensor_on("orders", group_id).execute_complete(context_of(60), event)
+    assert isinstance(caught.value, UnknownTopicError)
     skipping = sensor_on("orders", group_id, soft_fail=True)
     with pytest.raises(AirflowSkipException):
         resume(skipping, "execute_complete", event=event)
@@ -212,8 +213,24 @@ def test_the_trigger_tells_what_waiting_cannot_help(group_id: str) -> None:
 def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group_id: str) -> None:
     """Airflow resumes the task with a failure of its own kind."""
     sensor = sensor_on("orders", group_id, deferrable=True)
-    with pytest.raises(AirflowSensorTimeout):
+    with pytest.raises(AirflowSensorTimeout, match="check has failed: UnknownTopicError"):
         resume(sensor, "__fail__", error=TriggerFailureReason.TRIGGER_TIMEOUT)
+
+
+def test_the_timeout_of_a_deferred_sensor_has_the_table_of_partitions(
+    topic: MakeTopic, produce: Produce, group_id: str
+) -> None:
+    """Which partition held the run up is in the failure itself, or in the reason of the skip."""
+    name = topic(partitions=2)
+    write(produce, name, 60)
+    ends = {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
+    for kind, more in ((AirflowSensorTimeout, {}), (AirflowSkipException, {"soft_fail": True})):
+        sensor = sensor_on(name, group_id, deferrable=True, **more)
+        with pytest.raises(kind, match=r"1 of 2 partitions live, 1 waiting") as caught:
+            resume(sensor, "__fail__", **ends)
+        lines = str(caught.value).splitlines()
+        assert lines[3].startswith(f"{name}[1]")
+        assert "waiting" in lines[3]
 
 
 @pytest.mark.slow

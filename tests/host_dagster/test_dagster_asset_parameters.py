@@ -97,7 +97,7 @@ def test_an_unknown_parameter_names_the_one_that_was_meant(
 
 def test_the_cure_is_the_resources_own_field() -> None:
     """A setting that is refused may be allowed by `settings_allowed`."""
-    kafka = KafkaResource(config={"bootstrap.servers": "b:1", "debug": "all"})
+    kafka = KafkaResource(config={"bootstrap.servers": "b:1", "plugin.library.paths": "x"})
     with pytest.raises(SettingNotAllowedError, match="name it in settings_allowed"):
         kafka.client_settings()
 

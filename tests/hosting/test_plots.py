@@ -157,7 +157,7 @@ def test_records_that_are_known_anyway_are_judged_by_the_plan() -> None:
     records = {ORDERS: Records(offsets, stamps_ms)}
     times = TimeRange(SINCE_MS - 10, CUTOFF_MS)
     row = Row(heading="", windows=[(hour([part]), COLOURS[2])], partitions=[ORDERS], times=times)
-    rings = {"out-of-order record, behind that cut", "late, written after its window was planned"}
+    rings = {"out-of-order record, behind that cut", "late record"}
     said, _ = svg_of(rows_plot("", [row], "svg"))
     assert not said & rings
     said, _ = svg_of(rows_plot("", [replace(row, records=records)], "svg"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from kafka_ordered_ops.spark.applications.tables import TableApplication
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget, table_of, table_target
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
-from kafka_ordered_ops.spark.write.table_windows import found_in_tables
+from kafka_ordered_ops.spark.write.table_windows import found_in_table
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
@@ -72,14 +73,17 @@ def test_jobs_that_cannot_write_tables_are_refused() -> None:
     """A function of batches has no session; an application has its own, with its own settings; a part is no window."""
     for job, told in (
         ({"batch_callable": lambda batches, plan: None}, "a function of batches and a table"),
-        ({"application": "job.py", "spark_conf": {"spark.x": "y"}}, "Give its settings in submit"),
+        (
+            {"application": "/dags/job.py", "spark_conf": {"spark.x": "y"}},
+            "Give its settings in submit",
+        ),
     ):
         with pytest.raises(ConfigError, match=told):
             airflow_room.OrderedWindowOperator(**_AIRFLOW, table="t", **job)
     with pytest.raises(ConfigError, match="a part of a window cannot be written to a table"):
         airflow_room.WindowPartOperator(task_id="t", window={}, table="t")
     given: dict[str, Any] = {"topics": "t", "group_id": "g", "table": "lake.t"}
-    session: dict[str, Any] = {"application": "job.py", "table_conf": {"spark.x": "y"}}
+    session: dict[str, Any] = {"application": "/dags/job.py", "table_conf": {"spark.x": "y"}}
     with pytest.raises(ConfigError, match="Give its settings in submit"):
         build_ordered_window_asset(key="a", **given, **session)
     with pytest.raises(ConfigError, match="Give its settings in submit"):
@@ -149,14 +153,16 @@ def test_a_window_of_a_table_is_not_committed_by_hand(
     )
 
 
-def test_a_published_window_is_not_looked_for_in_any_table() -> None:
-    """Not in the one that is asked for by now, and not in its own, which may be gone."""
-    write = TableWrite("g", "w", "claim", 1, "abc")
+def test_a_published_window_is_not_looked_for_in_its_table() -> None:
+    """The ledger knows it; and what it says of another table is nothing to the one that is named."""
+    write = TableWrite("cluster/ledger", "g", "w", "claim", 1, "abc")
     facts = {"records": 1, "elapsed_ms": 1}
     kept = KeptOutput(TableTarget("lake.t"), "delta", write, facts, None, True)
-    sink: Any = None
-    found = found_in_tables(sink, kept.to_json())
+    sink: Any = SimpleNamespace(target=TableTarget("lake.t"))
+    found = found_in_table(sink, kept.to_json())
     assert found is not None
     found.publish()
     assert found.to_json() == kept.to_json()
-    assert found_in_tables(sink, {"rows": 3}) is None
+    assert found_in_table(sink, {"rows": 3}) is None
+    sink = SimpleNamespace(target=TableTarget("lake.other"))
+    assert found_in_table(sink, kept.to_json()) is None

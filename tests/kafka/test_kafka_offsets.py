@@ -1,18 +1,31 @@
 from __future__ import annotations
 
 import random
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from kafka_ordered_ops.core.errors import (
+    BrokerError,
     BrokerUnreachableError,
     ConfigError,
     LedgerUnavailableError,
     OffsetMapTooLargeError,
 )
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka import committed_offsets
 from kafka_ordered_ops.kafka.client.librdkafka import TransactionCallError, library
 from kafka_ordered_ops.kafka.committed_offsets import (
     METADATA_BYTES_MAX,
@@ -20,6 +33,8 @@ from kafka_ordered_ops.kafka.committed_offsets import (
     read_committed_offsets,
     send_offsets_to_transaction,
 )
+from kafka_ordered_ops.kafka.group_offsets import set_committed_offsets
+from kafka_ordered_ops.kafka.outside_commits import OutsideCommits
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 
@@ -63,6 +78,100 @@ def test_metadata_is_exact_through_a_transaction(
     producer.commit_transaction(10)
     for _ in range(20):  # An over-read shows by chance.
         assert read_committed_offsets(settings, group_id, list(offsets)) == offsets
+
+
+@pytest.mark.parametrize("by_member", [False, True], ids=["transaction", "member"])
+def test_offsets_that_no_batch_of_the_broker_holds_are_stored_all(
+    settings: ClientSettings, topic: MakeTopic, group_id: str, by_member: bool
+) -> None:
+    """The coordinator appends a request as one batch of at most 1 MiB: these take three of them, or none."""
+    of = topic(partitions=800)
+    offsets = {TopicPartition(of, n): CommittedOffset(n, b"m" * 4_000) for n in range(800)}
+    if by_member:
+        with OutsideCommits(settings, group_id) as outside:
+            outside.commit(offsets, timeout_s=10)
+    else:
+        producer = begun(settings, group_id)
+        send_offsets_to_transaction(producer, group_id, offsets, timeout_s=10)
+        producer.abort_transaction(10)
+        found = read_committed_offsets(settings, group_id, list(offsets))
+        assert found == dict.fromkeys(offsets)
+        producer.begin_transaction()
+        send_offsets_to_transaction(producer, group_id, offsets, timeout_s=10)
+        producer.commit_transaction(10)
+    assert read_committed_offsets(settings, group_id, list(offsets)) == offsets
+
+
+@contextmanager
+def batches_of(bootstrap: str, bytes_max: int) -> Iterator[None]:
+    """A cluster whose batches of offsets are smaller than the default."""
+    settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
+    # The topic exists as soon as a coordinator was asked for.
+    read_committed_offsets(settings, "first", [TopicPartition("any", 0)])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def change(value: str | None, operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
+        topic = ConfigResource(
+            ResourceType.TOPIC, "__consumer_offsets", incremental_configs=[entry]
+        )
+        admin.incremental_alter_configs([topic])[topic].result()
+
+    change(str(bytes_max), AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        change(None, AlterConfigOpType.DELETE)
+
+
+def test_smaller_batches_suffice_and_a_refusal_names_size_and_setting(
+    settings: ClientSettings, bootstrap: str, topic: MakeTopic, group_id: str
+) -> None:
+    """Of a broker that takes 200,000 bytes all offsets are stored; one that takes 3,000 answers "unknown", and we say why."""
+    of = topic(partitions=100)
+    offsets = {TopicPartition(of, n): CommittedOffset(n, b"m" * 4_000) for n in range(100)}
+    with batches_of(bootstrap, 200_000), OutsideCommits(settings, group_id) as outside:
+        outside.commit(offsets, timeout_s=10)
+        producer = begun(settings, group_id)
+        send_offsets_to_transaction(producer, group_id, offsets, timeout_s=10)
+        producer.commit_transaction(10)
+    assert read_committed_offsets(settings, group_id, list(offsets)) == offsets
+    with batches_of(bootstrap, 3_000):
+        refusal: TransactionCallError | None = None
+        deadline = time.monotonic() + 30
+        while refusal is None:
+            producer = begun(settings, group_id)
+            try:
+                send_offsets_to_transaction(producer, group_id, offsets, timeout_s=10)
+            except TransactionCallError as error:
+                refusal = error
+            finally:
+                producer.abort_transaction(10)
+            assert time.monotonic() < deadline
+    assert re.search(r"the request has \d+ offsets of up to 1\d\d,\d{3} bytes", refusal.text)
+    assert "max.message.bytes" in refusal.args[0].str()
+
+
+def test_an_administrator_sets_any_number_of_offsets(
+    settings: ClientSettings,
+    bootstrap: str,
+    topic: MakeTopic,
+    group_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In as many requests as it takes: a broker refuses all of them in one."""
+    of = topic(partitions=100)
+    offsets = {TopicPartition(of, n): 7 for n in range(100)}
+    with batches_of(bootstrap, 3_000):
+        deadline = time.monotonic() + 30
+        with suppress(BrokerError):
+            while True:
+                set_committed_offsets(settings, group_id, offsets, timeout_s=2)
+                assert time.monotonic() < deadline
+        monkeypatch.setattr(committed_offsets, "REQUEST_BYTES_MAX", 3_000)
+        set_committed_offsets(settings, group_id, offsets, timeout_s=10)
+    found = read_committed_offsets(settings, group_id, list(offsets))
+    assert found == dict.fromkeys(offsets, CommittedOffset(7))
 
 
 def test_what_a_plain_client_committed_is_read_as_it_is_stored(

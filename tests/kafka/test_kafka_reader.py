@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import threading
@@ -24,10 +25,11 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.record_schema import CREATE_TIME, LOG_APPEND_TIME, RECORD_SCHEMA
-from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.read.reader import JUMP_OFFSETS_MIN, RangeReader, read_ranges
+from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
+from kafka_ordered_ops.kafka.read.reader import JUMP_OFFSETS_MIN, RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
+from tests.support.logs import read_ranges
 from tests.support.wire import write_batch
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -137,6 +139,47 @@ def test_a_header_that_is_no_text(
     around = {tp: OffsetSet.of((0, 3), (5, 8))}
     table = pa.Table.from_batches(read_ranges(settings, "g", COMMITTED, around))
     assert table["offset"].to_pylist() == [0, 1, 2, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name_of_header", [b"nul\0l", b"\0", b"end\0"])
+def test_a_header_whose_name_the_client_cuts(
+    settings: ClientSettings, bootstrap: str, topic: MakeTopic, name_of_header: bytes
+) -> None:
+    """It is found and named, and not handed out under another name."""
+    name = topic()
+    tp = TopicPartition(name, 0)
+    write(settings, tp, range(3))
+    write_batch(bootstrap, name, [1], header=b"whole")
+    write_batch(bootstrap, name, [1], header=name_of_header)
+    with pytest.raises(CorruptRecordError, match=rf"{name}\[0]@4 has a NUL") as caught:
+        list(read_ranges(settings, "g", COMMITTED, {tp: OffsetSet.of((0, 5))}))
+    assert caught.value.unreadable == {str(tp): [(4, 5)]}
+    without = read_ranges(settings, "g", COMMITTED, {tp: OffsetSet.of((0, 5))}, columns=["offset"])
+    assert pa.Table.from_batches(without).num_rows == 5
+
+
+def test_headers_of_every_size_are_whole(settings: ClientSettings, topic: MakeTopic) -> None:
+    """No sound record is taken for one with a name that was cut, whatever its lengths."""
+    name = topic()
+    sizes = [0, 1, 63, 64, 65, 8_191, 8_192, 20_000]
+    texts = [
+        (letter * size)[:size] for size in sizes[1:] for letter in ("x", "\u00e9", "\U0001f600")
+    ]
+    headers: list[list[tuple[str, str | bytes | None]]] = [
+        [(text, None), (text, b""), *((text, b"v" * size) for size in sizes), ("", b"v")]
+        for text in texts
+    ]
+    producer = Producer(settings.producer())
+    for one in headers:
+        producer.produce(name, b"v", headers=one)
+    producer.produce(name, b"v")
+    assert producer.flush(30) == 0
+    wanted = {TopicPartition(name, 0): OffsetSet.of((0, len(headers) + 1))}
+    table = pa.Table.from_batches(read_ranges(settings, "g", COMMITTED, wanted))
+    found = [
+        [(pair["key"], pair["value"]) for pair in one or ()] for one in table["headers"].to_pylist()
+    ]
+    assert found == [*headers, []]
 
 
 def test_odd_timestamps_are_data(settings: ClientSettings, topic: MakeTopic) -> None:
@@ -251,7 +294,10 @@ def test_compacted_offsets_are_passed_at_both_edges(
         producer.flush(10)
         size += 10
         time.sleep(1)
-        came = read(settings, {tp: OffsetSet.of((0, size - 5))}).get(tp, [])
+        # Read once: between two readings, the cleaner may come.
+        wanted = {tp: OffsetSet.of((0, size - 5))}
+        batches = read_ranges(settings, "g", COMMITTED, wanted, stall_timeout_s=20)
+        came = [offset for batch in batches for offset in offsets_of(batch)]
         if len(came) < size - 15:
             break
     else:
@@ -408,3 +454,46 @@ def test_an_unreachable_broker_is_named_after_the_stall_time(
     with pytest.raises(BrokerUnreachableError, match="refused") as caught:
         list(read_ranges(settings, "g", COMMITTED, wanted, stall_timeout_s=0.5))
     assert caught.value.retriable
+
+
+def test_a_read_of_few_offsets_fetches_few_bytes(
+    settings: ClientSettings, topic: MakeTopic, group_id: str
+) -> None:
+    """Of a thousand records in the middle of a log: less than twice their size, as a plan of single chunks reads them."""
+    name, size = topic(), 500
+    # Batches as other clients write them.
+    producer = Producer(settings.producer(batch_size=16_384))
+    for _ in range(20_000):
+        producer.produce(name, random.randbytes(size), partition=0)
+    assert producer.flush(30) == 0
+    few = {TopicPartition(name, 0): OffsetSet.of((9_000, 10_000))}
+    received: list[int] = []
+
+    def count_bytes(text: str) -> None:
+        received.append(sum(one["rxbytes"] for one in json.loads(text)["brokers"].values()))
+
+    reader = RangeReader(settings, group_id, Isolation.READ_COMMITTED, few)
+    reader._config |= {"statistics.interval.ms": "10", "stats_cb": count_bytes}  # type: ignore[dict-item]
+    with reader:
+        assert sum(batch.offsets.size for batch in reader.timestamps()) == 1_000
+        before = len(received)
+        while len(received) < before + 20:
+            reader._open_consumer().poll(0.05)
+    assert received[-1] < 2 * 1_000 * size
+
+
+@pytest.mark.parametrize(("partitions", "wait_ms"), [(1, 100), (300, 300), (3_000, 1_000)])
+def test_a_follower_of_many_quiet_partitions_asks_seldom(
+    settings: ClientSettings, partitions: int, wait_ms: int
+) -> None:
+    """Each fetch names all of them; a read with an end feels the end within the time of few."""
+    every = [TopicPartition("t", number) for number in range(partitions)]
+    own = ClientSettings.from_mapping({"bootstrap.servers": "b", "fetch.wait.max.ms": 50})
+    for by, end, expected in (
+        (settings, INT64_MAX, wait_ms),
+        (settings, 10**9, 100),
+        (own, INT64_MAX, 50),
+    ):
+        wanted = dict.fromkeys(every, OffsetSet.of((5, end)))
+        reader = RangeReader(by, "g", Isolation.READ_COMMITTED, wanted)
+        assert reader._config["fetch.wait.max.ms"] == str(expected)

@@ -23,12 +23,8 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.settings import (
-    ALLOWED_KEYS,
-    ClientSettings,
-    SettingValue,
-    parse_properties,
-)
+from kafka_ordered_ops.kafka.properties import parse_properties
+from kafka_ordered_ops.kafka.settings import ALLOWED_KEYS, ClientSettings, SettingValue
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SASL: dict[str, SettingValue] = {
@@ -56,7 +52,6 @@ def test_a_group_without_a_valid_name_reaches_no_client(group_id: str) -> None:
         "ssl.engine.location",
         "ssl.providers",
         "sasl.kerberos.kinit.cmd",
-        "debug",
         "interceptors",
     ],
 )
@@ -70,10 +65,71 @@ def test_keys_that_run_code_are_refused_by_name(key: str) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["statistics.interval.ms", "debug"])
+def test_what_shared_connections_set_in_vain_is_ignored_by_name(key: str) -> None:
+    """Unless the deployment asks for it."""
+    settings = ClientSettings.from_mapping({**SERVERS, key: "1"})
+    assert (settings.overridden, key in settings.admin()) == ((key,), False)
+    assert ClientSettings.from_mapping({**SERVERS, key: "1"}, extra_allowed=[key]).admin()[key]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"oauth_cb": print}, r"function \(oauth_cb\).*method=oidc"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "nothing that gets a token.*method=oidc"),
+        ({"sasl.mechanisms": "oauthbearer"}, "nothing that gets a token"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "login module of Java.*method=oidc"),
+        ({"sasl.password": " hunter2-canary"}, "sasl.password' begins with a blank"),
+        ({"bootstrap.servers": "ok:1,user:hunter2-canary@host:9092"}, "entry 2 of 2"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_the_cure(
+    given: dict[str, SettingValue], told: str
+) -> None:
+    """At once, and without the value."""
+    with pytest.raises(ConfigError, match=told) as caught:
+        ClientSettings.from_mapping({**SERVERS, **given})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["ssl.ca.location", "ssl.key.location", "sasl.kerberos.keytab"])
+def test_a_file_that_cannot_be_read_is_named_with_its_connection(key: str) -> None:
+    """The client's own error names neither, or comes as a time-out."""
+    config = ClientSettings.from_mapping({**SERVERS, key: "/no/such/file.pem"}).admin()
+    with pytest.raises(ConfigError, match=rf"{key}.*localhost:9092.*/no/such/file.pem"):
+        open_client(AdminClient, config, FaultReasons())
+
+
+def test_the_client_does_not_repeat_the_value_that_it_refuses() -> None:
+    """It may be anything: a password in the wrong place."""
+    config = {**SERVERS, "security.protocol": "hunter2-canary"}
+    with pytest.raises(ConfigError, match="refuses its settings") as caught:
+        open_client(AdminClient, config, FaultReasons())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_reason_that_says_most_is_kept() -> None:
+    """The client repeats the same trouble in fewer words."""
+    reasons = FaultReasons()
+    for text in (
+        "ssl://b:1/bootstrap: SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
+        "ssl://b:1/bootstrap: Disconnected: SSL connection closed by peer (after 0ms in state SSL_HANDSHAKE)",
+    ):
+        reasons.add(KafkaError(KafkaError._TRANSPORT, text))
+    reasons.add(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    error = translate(
+        KafkaError(KafkaError._TIMED_OUT), doing="asking", where="orders", reasons=reasons
+    )
+    assert isinstance(error, TlsError)
+    assert "PLAINTEXT broker listener" in str(error)
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
         ("sasl.pasword", "did you mean sasl.password"),
+        ("enable.auto.comit", "did you mean enable.auto.commit"),
         ("bootstrap.server", "did you mean bootstrap.servers"),
         ("sasl.jaas.config", "sasl.username"),
         ("ssl.truststore.location", "ssl.ca.location"),
@@ -115,8 +171,15 @@ def test_keys_that_carry_a_guarantee_are_overridden() -> None:
     assert consumer["enable.ssl.certificate.verification"] == "true"
     assert consumer["allow.auto.create.topics"] == "false"
     assert consumer["socket.timeout.ms"] == "10000"
+    assert consumer["reconnect.backoff.max.ms"] == "1000"
     assert consumer["fetch.queue.backoff.ms"] == "5"
     assert consumer["queued.min.messages"] == "20000"
+
+
+def test_a_longer_pause_between_connections_is_accepted() -> None:
+    """The package's limit of the pause is below it, and gives way."""
+    given = ClientSettings.from_mapping({**SERVERS, "reconnect.backoff.ms": 5_000})
+    AdminClient({**given.admin(), "log_level": 0})
 
 
 def test_certificate_checks_can_be_given_up_by_name() -> None:

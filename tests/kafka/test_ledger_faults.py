@@ -27,18 +27,19 @@ from kafka_ordered_ops.core.errors import (
     LedgerLostError,
     RecordTooLargeError,
 )
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.read.reader import RangeReader, read_ranges
+from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded
-from tests.support.logs import read_plan
+from tests.support.logs import read_plan, read_ranges
 from tests.support.windows_support import (
     BASE_MS,
     TIMEOUT_S,
@@ -49,7 +50,6 @@ from tests.support.windows_support import (
 )
 from tests.support.wire import commit_offsets, write_batch
 
-_PARTITIONS = 16
 _COMPACTED = {"cleanup.policy": "compact"}
 _CLEANER_TIMEOUT_S = 90.0
 
@@ -105,11 +105,11 @@ def committed_offset(windows: OrderedWindows, topic: str) -> int | None:
 # --- its shape --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", [1, 15])
+@pytest.mark.parametrize("partitions", [1, LEDGER_PARTITIONS - 1])
 def test_a_ledger_with_too_few_partitions_is_refused(
     topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, partitions: int
 ) -> None:
-    """A group's partition is counted over sixteen: the error says how many there are, and how many it takes."""
+    """A group's partition is counted over a fixed number: the error says how many there are, and how many it takes."""
     topic(ledger, partitions=partitions, config=_COMPACTED)
     windows = open_service(ledger)
     calls: list[Callable[[], object]] = [
@@ -118,7 +118,9 @@ def test_a_ledger_with_too_few_partitions_is_refused(
         windows.list,
     ]
     for call in calls:
-        with pytest.raises(LedgerError, match=rf"{ledger} has {partitions} partitions.*16"):
+        with pytest.raises(
+            LedgerError, match=rf"{ledger} has {partitions} partitions.*{LEDGER_PARTITIONS}"
+        ):
             call()
 
 
@@ -132,8 +134,12 @@ def test_growing_the_ledger_changes_nothing(
 ) -> None:
     """Partitions added between plan and commit: running and new processes find the group where it was."""
     # With a count that would move the group to another partition.
-    grown = next(n for n in range(17, 99) if zlib.crc32(group_id.encode()) % n >= _PARTITIONS)
-    topic(ledger, partitions=_PARTITIONS, config=_COMPACTED)
+    grown = next(
+        n
+        for n in range(LEDGER_PARTITIONS + 1, 9 * LEDGER_PARTITIONS)
+        if zlib.crc32(group_id.encode()) % n >= LEDGER_PARTITIONS
+    )
+    topic(ledger, partitions=LEDGER_PARTITIONS, config=_COMPACTED)
     running = open_service(ledger)
     running.commit(running.plan(before(orders, 1, Earliest()), "first"))
     plan = running.plan(before(orders, 12), "w")
@@ -147,7 +153,7 @@ def test_growing_the_ledger_changes_nothing(
     rest = newcomer.plan(before(orders, 100), "rest")
     assert offsets_of(read_plan(newcomer.settings, rest)) == {2, 4, 5}
     running.commit(rest)
-    everything = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
+    everything = TopicPartition(ledger, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
     with Lookup(running.settings) as lookup:
         every = [TopicPartition(ledger, number) for number in range(grown)]
         ends = lookup.end_offsets(every, Isolation.READ_UNCOMMITTED)
@@ -164,7 +170,7 @@ def test_a_ledger_that_forgets_is_refused(
     policy: str,
 ) -> None:
     """Retention by time would delete progress; once it is compacted, the same call goes on."""
-    topic(ledger, partitions=_PARTITIONS, config={"cleanup.policy": policy})
+    topic(ledger, partitions=LEDGER_PARTITIONS, config={"cleanup.policy": policy})
     windows = open_service(ledger)
     with pytest.raises(LedgerError, match=f"cleanup.policy={policy}") as caught:
         windows.plan(before(orders, 12, Earliest()), "w")
@@ -177,7 +183,7 @@ def test_a_ledger_that_takes_only_small_records_stores_all_or_nothing(
     bootstrap: str, topic: MakeTopic, open_service: MakeService, orders: str, ledger: str
 ) -> None:
     """The broker refuses the state: a named error, no half of a plan, and no waiting for the deadline."""
-    topic(ledger, partitions=_PARTITIONS, config={**_COMPACTED, "max.message.bytes": "600"})
+    topic(ledger, partitions=LEDGER_PARTITIONS, config={**_COMPACTED, "max.message.bytes": "600"})
     windows = open_service(ledger)
     with pytest.raises(RecordTooLargeError, match=ledger):
         windows.plan(before(orders, 12, Earliest()), "w")
@@ -214,7 +220,7 @@ def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
     admin.delete_topics([ledger])[ledger].result(TIMEOUT_S)
     wait_until_gone(bootstrap, ledger)
     if made_anew:
-        topic(ledger, partitions=_PARTITIONS, config=_COMPACTED)
+        topic(ledger, partitions=LEDGER_PARTITIONS, config=_COMPACTED)
     if process == "new":
         windows = open_service(ledger)
     calls: list[Callable[[], object]] = [
@@ -244,11 +250,11 @@ def test_compaction_of_the_ledger_changes_nothing(
 ) -> None:
     """A process from before it reads on, a new one reads what is left: both see every window."""
     config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
-    topic(ledger, partitions=_PARTITIONS, config=config)
+    topic(ledger, partitions=LEDGER_PARTITIONS, config=config)
     writer, sleeper = open_service(ledger), open_service(ledger)
     writer.commit(writer.plan(before(orders, 1, Earliest()), "w0"))
     assert len(sleeper.list()) == 1
-    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
+    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
     deadline = time.monotonic() + _CLEANER_TIMEOUT_S
     number = 0
     while first_offset(writer, place) == 0:
@@ -277,13 +283,13 @@ def test_what_was_compacted_away_unseen_is_not_believed_any_more(
 ) -> None:
     """A process that slept longer than tombstones live plans like a new one after progress was moved back."""
     config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
-    topic(ledger, partitions=_PARTITIONS, config={**config, "delete.retention.ms": "0"})
+    topic(ledger, partitions=LEDGER_PARTITIONS, config={**config, "delete.retention.ms": "0"})
     mover, sleeper = open_service(ledger), open_service(ledger)
     mover.commit(mover.plan(before(orders, 12, Earliest()), "w"))
     sleeper.list()  # Learns what was read of the log's times.
     commit_offsets(bootstrap, group_id, orders, {0: (0, b"")})
     assert mover.adopt().rewound == ("w",)
-    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
+    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     deadline = time.monotonic() + _CLEANER_TIMEOUT_S
     while not is_settled(mover, place):
@@ -341,7 +347,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
     name = f"orders-{uuid.uuid4().hex[:8]}"
     topics = [NewTopic(name, 1, 1, config={"retention.ms": "-1"})]
     if missing != "create the ledger":
-        topics.append(NewTopic(ledger, _PARTITIONS, 1, config=_COMPACTED))
+        topics.append(NewTopic(ledger, LEDGER_PARTITIONS, 1, config=_COMPACTED))
     for future in admin.create_topics(topics).values():
         future.result(TIMEOUT_S)
     write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
@@ -367,7 +373,9 @@ def test_an_error_names_all_rights_that_its_call_lacks(
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
     name, other = (f"{one}-{uuid.uuid4().hex[:8]}" for one in ("orders", "orders"))
     new = [NewTopic(one, 1, 1, config={"retention.ms": "-1"}) for one in (name, other)]
-    for future in admin.create_topics([*new, NewTopic(ledger, 16, 1, config=_COMPACTED)]).values():
+    for future in admin.create_topics(
+        [*new, NewTopic(ledger, LEDGER_PARTITIONS, 1, config=_COMPACTED)]
+    ).values():
         future.result(TIMEOUT_S)
     for one in (name, other):
         write_batch(guarded.bootstrap, one, [BASE_MS, BASE_MS + 20_000])

@@ -16,6 +16,7 @@ from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from tests.support.stored_text import garbage
 
 WAIT_S = 30.0
 
@@ -139,3 +140,21 @@ def test_nobody_waits_who_is_alone(
         place.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
         assert looking().ahead_of(None) == 0
         assert place._producer is None
+
+
+@given(garbage, st.none() | garbage | st.sampled_from([b"9" * 5_000, b"-2", b"1", b" 1", b"1_0"]))
+def test_any_record_is_a_ticket_or_none(key: bytes, value: bytes | None) -> None:
+    """Whatever other programs write: no error, and nothing that could not be taken back by its name."""
+    line = Line("group")
+    for written in (key, b'["group","turn",' + key, b'["group","turn","x",0]'):
+        line.take(0, written, value, 10**15)
+    assert all(name.isprintable() for name in line.dead())
+    assert line.ahead_of(None) in (0, 1)
+
+
+def test_tickets_are_bounded() -> None:
+    """A flood of them takes no memory without an end."""
+    line = Line("group")
+    for number in range(20_000):
+        ticket(line, number, f"n{number}", PLANS)
+    assert line.ahead_of(None) == 10_000

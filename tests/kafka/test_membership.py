@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -31,12 +32,12 @@ from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.membership import GroupMember
 from kafka_ordered_ops.kafka.ports import MembershipDoor, open_member
-from kafka_ordered_ops.kafka.read.reader import read_ranges
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.conftest import MakeTopic
 from tests.support import wire
 from tests.support.both_worlds import world as world
+from tests.support.logs import read_ranges
 from tests.support.members import until, until_shared
 from tests.support.memory_world import MemoryWorld
 from tests.support.windows_support import TIMEOUT_S
@@ -320,6 +321,43 @@ def test_a_killed_member_is_followed_by_another(
         until_shared(member, partitions=2)
         found = member.committed(partitions)
     assert found == {partitions[0]: CommittedOffset(11), partitions[1]: CommittedOffset(12)}
+
+
+def test_a_member_without_partitions_leaves_at_once(
+    settings: ClientSettings, topic: MakeTopic, group_id: str
+) -> None:
+    """The group would wait for it until its session time is over, and store no commit meanwhile."""
+    name = topic()
+    with GroupMember(settings, group_id, [name]) as owner, Lookup(settings) as lookup:
+        until_shared(owner, partitions=1)
+        with GroupMember(settings, group_id, [name]) as idle:
+            until(lambda: idle._has_joined, owner, idle)
+            assert len(lookup.group_members(group_id)) == 2
+        assert len(lookup.group_members(group_id)) == 1
+        until_shared(owner, partitions=1)
+
+
+@pytest.mark.slow
+def test_a_member_without_partitions_leaves_after_the_rebalance_that_is_under_way(
+    settings: ClientSettings, topic: MakeTopic, group_id: str
+) -> None:
+    """While another member keeps the group waiting, the client can send nothing."""
+    name = topic()
+    with GroupMember(settings, group_id, [name]) as busy, Lookup(settings) as lookup:
+        until_shared(busy, partitions=1)
+        with GroupMember(settings, group_id, [name]) as idle:
+            until(lambda: idle._has_joined, busy, idle)
+            with GroupMember(settings, group_id, [name]) as third:
+                # The other one is not polled from now on: the rebalance that the end of the third begins waits for it.
+                until(lambda: third._has_joined, idle, third)
+            heartbeats = time.monotonic() + 2
+            until(lambda: time.monotonic() > heartbeats, idle)
+            closing = threading.Thread(target=idle.close)
+            closing.start()
+            time.sleep(2)
+            assert closing.is_alive()
+            until(lambda: not closing.is_alive(), busy)
+        until(lambda: len(lookup.group_members(group_id)) == 1, busy)
 
 
 def test_a_member_fetches_nothing(

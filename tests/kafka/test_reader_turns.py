@@ -21,7 +21,8 @@ from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read import reader as reader_module
 from kafka_ordered_ops.kafka.read.explain import check_not_truncated
 from kafka_ordered_ops.kafka.read.progress import JUMP_OFFSETS_MIN, Progress
-from kafka_ordered_ops.kafka.read.reader import WAIT_SLICE_S, RangeReader
+from kafka_ordered_ops.kafka.read.reader import RangeReader
+from kafka_ordered_ops.kafka.read.taking import WAIT_SLICE_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.both_worlds import world as world
 from tests.support.memory_world import MemoryWorld

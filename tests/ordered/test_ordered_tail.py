@@ -42,6 +42,26 @@ def test_a_record_waits_until_every_partition_has_passed_it(world: World) -> Non
         assert tail.late == []
 
 
+@pytest.mark.parametrize(("grace", "slack"), [("PT2S", "PT6S"), ("PT6S", "PT2S")])
+def test_a_record_at_the_end_waits_for_the_longer_of_grace_and_out_of_orderness(
+    world: World, grace: str, slack: str
+) -> None:
+    """A record that is within either of them is never late."""
+    world.create("orders", partitions=1)
+    one = world.tp("orders", 0)
+    with Tail(world, "orders", grace=grace, max_out_of_orderness=slack) as tail:
+        world.write("orders", 0, 10)
+        tail.until_at(one, 1)
+        tail.clock.now = 15.0
+        settle(tail)
+        assert tail.rows == []
+        world.write("orders", 0, 9)
+        tail.until_at(one, 2)
+        tail.clock.now = 20.0
+        tail.until_rows(*rows(one, 9, at=1), *rows(one, 10))
+        assert tail.late == []
+
+
 def test_an_idle_partition_moves_with_the_clock(world: World) -> None:
     """As far as `grace` before it, and no further; so nothing is late that came within it."""
     world.create("orders", partitions=2)
@@ -188,6 +208,20 @@ def test_retention_past_the_position_is_a_loss(memory: MemoryWorld) -> None:
             settle(tail)
         assert caught.value.lost == {str(memory.tp("orders")): [(6, 9)]}
         assert not tail.reader.is_done
+
+
+def test_the_loss_of_a_group_names_the_verb_that_helps(memory: MemoryWorld) -> None:
+    """With the partition and the offset behind what is lost; other partitions stay where they are."""
+    memory.create("orders", partitions=2)
+    memory.write("orders", 0, *range(6))
+    name, group = memory.named("orders"), "live"
+    with Tail(memory, "orders", grace=NEVER, group_id=group) as tail:
+        tail.until_at(memory.tp("orders"), 6)
+        with memory.kafka.unreachable():
+            memory.write("orders", 0, *range(6))
+            memory.delete_before("orders", 0, 9)
+        with pytest.raises(RecordsLostError, match=rf"offsets reset -g \S+ --to {name}:0=9"):
+            settle(tail)
 
 
 def test_retention_behind_the_position_is_none(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import OrderedReader
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     AuthorizationError,
@@ -18,6 +19,7 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.ordered import watch as watch_module
 from kafka_ordered_ops.ordered.watch import Watch
 from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -115,6 +117,26 @@ def test_a_topic_that_is_made_anew(world: World, names: str) -> None:
             tail.until(lambda: False)
         assert caught.value.topic == world.named("orders")
         assert caught.value.expected_id != caught.value.found_id
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_read_up_to_the_end_mixes_no_two_topics(world: World, planned: bool) -> None:
+    """The client goes on in the new topic without a word: the end of the read is an error instead."""
+    world.create("orders")
+    world.write("orders", 0, *range(20))
+    plan = world.windows().preview(world.window(100.0, starting_offsets=Earliest()), "w")
+    reader = (
+        OrderedReader.of_plan(plan, world.settings)
+        if planned
+        else OrderedReader(world.settings, world.named("orders"))
+    )
+    with reader:
+        world.delete("orders")
+        world.create("orders")
+        world.write("orders", 0, *range(50, 75))
+        with pytest.raises(TopicRecreatedError) as caught:
+            list(reader)
+    assert caught.value.topic == world.named("orders")
 
 
 def test_a_smaller_new_topic_is_told_from_a_loss(memory: MemoryWorld) -> None:

@@ -426,3 +426,25 @@ def test_ctrl_c_ends_it_soon(is_away: bool, in_group: bool) -> None:
         assert process.returncode != 0
         # About 1.2 s at most where nothing else runs; the client alone would wait for 35 s.
         assert took_s < 5
+
+
+_POLLS = """
+import sys
+from kafka_ordered_ops import OrderedReader
+from kafka_ordered_ops.testing import InMemoryKafka
+with InMemoryKafka() as kafka:
+    kafka.create_topic("t")
+    kafka.produce("t", value=b"x")
+    with OrderedReader(kafka.bootstrap, "t") as reader:
+        before = set(sys.modules)
+        assert reader.poll(5).num_rows == 1
+        print(sorted(name for name in set(sys.modules) - before if name.startswith("pandas")))
+"""
+
+
+def test_the_first_poll_imports_no_pandas() -> None:
+    """PyArrow does so with its first array: when the reader is opened, and not while records wait."""
+    done = subprocess.run(
+        [sys.executable, "-c", _POLLS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr

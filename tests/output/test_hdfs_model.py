@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,11 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.output import leftovers
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.hdfs import turn
 from kafka_ordered_ops.output.hdfs.door import open_door
-from kafka_ordered_ops.output.hdfs.files import HdfsFiles
+from kafka_ordered_ops.output.hdfs.files import is_scrap
+from kafka_ordered_ops.output.hdfs.probe import check_hdfs
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.hdfs_support import (
     NEW,
     OLD,
@@ -27,6 +30,7 @@ from tests.support.hdfs_support import (
 )
 from tests.support.hdfs_support import memory_hdfs as memory_hdfs
 from tests.support.objects_support import Interleaved, every_kill, named_rows, staged_rows
+from tests.support.swaps import NEXT, check_replacements_that_others_heal
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,15 @@ def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(
 ) -> None:
     """Readers see the old rows, for an instant none, or the new rows; in the end the new ones, and nothing is left."""
     check_replacements_that_are_killed(memory_hdfs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("touch", NEXT.values(), ids=NEXT)
+def test_whoever_touches_the_root_next_heals_a_replacement_that_was_killed(
+    memory_hdfs: Callable[[], str], touch: Callable[[str], object]
+) -> None:
+    """There is no step in HDFS that exchanges two folders: between the two that there are, readers see nothing."""
+    check_replacements_that_others_heal(memory_hdfs, touch)
 
 
 @pytest.mark.slow
@@ -89,6 +102,34 @@ def test_a_discard_that_is_killed_is_finished_by_the_next(memory_hdfs: Callable[
         staged.discard()
         assert named_rows(root) == OLD
         assert [name for name in staged_names(root) if not name.startswith(".turns")] == []
+
+
+@pytest.mark.slow
+def test_what_killed_processes_leave_goes_with_clean(
+    memory_hdfs: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a check of the folder, of small files, and of their turns; what is young stays, and what is published."""
+    for killed in every_kill():
+        root = memory_hdfs()
+        client: Any = open_door(root)._client
+        with killed:
+            check_hdfs(root, None)
+            staged_rows(root, NEW).publish()
+            check_hdfs(f"{root}/deeper", None)
+        left, shown = _scrap(client), named_rows(root)
+        StagedOutput.clean(root)
+        assert _scrap(client) == left
+        with monkeypatch.context() as patch:
+            patch.setattr(leftovers, "before", lambda *_, **__: datetime.now(UTC) + timedelta(1))
+            StagedOutput.clean(root)
+        assert _scrap(client) == []
+        assert named_rows(root) == shown
+        staged_rows(root, NEW, attempt=2).publish()
+        assert named_rows(root) == NEW
+
+
+def _scrap(client: Any) -> list[str]:
+    return [path for path in client.tree if is_scrap(path) or "/.turns/" in path]
 
 
 @pytest.mark.slow
@@ -164,33 +205,22 @@ def test_an_operation_that_the_client_asks_for_twice_loses_nothing(
     assert failed
 
 
-@pytest.mark.parametrize("when", ["inside", "behind"])
-def test_a_turn_inside_another_one_leaves_that_one_in_force(
-    memory_hdfs: Callable[[], str], when: str
-) -> None:
-    """Whoever has lost the outer turn changes nothing of its window, neither in the inner one nor after it."""
+def test_who_has_lost_its_turn_changes_nothing(memory_hdfs: Callable[[], str]) -> None:
+    """Neither by a rename nor by a removal; the end of the turn says that it was taken over."""
     output = staged_rows(memory_hdfs(), NEW)
     where = files_for(output.root)
-    assert isinstance(where, HdfsFiles)
-    place, elsewhere = (output.stages_folder, output.window_folder), f"{output.root}/older"
-    aside = f"{output.stage_path}~aside"
+    place = (output.stages_folder, output.window_folder)
 
-    def lost() -> None:
-        turn.Turn(open_door(output.root), *place, output.root).take()
-        with pytest.raises(InterruptedError):
-            where.rename(output.stage_path, aside)
-        with pytest.raises(InterruptedError):
-            where.remove(output.stage_path)
+    def too_slow() -> None:
+        with where.locked(*place):
+            turn.Turn(open_door(output.root), *place, output.root).take()
+            with pytest.raises(InterruptedError):
+                where.rename(output.stage_path, f"{output.stage_path}~aside")
+            with pytest.raises(InterruptedError):
+                where.remove(output.stage_path)
 
-    inner = f"{elsewhere}/{output.window_folder.rpartition('/')[2]}"
-    with ExitStack() as locks:
-        locks.enter_context(pytest.raises(InterruptedError))
-        locks.enter_context(where.locked(*place))
-        with where.locked(elsewhere, inner):
-            if when == "inside":
-                lost()
-        if when == "behind":
-            lost()
+    with pytest.raises(InterruptedError):
+        too_slow()
     assert where.exists(output.stage_path)
 
 

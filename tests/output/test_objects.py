@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +18,11 @@ from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
+from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects import store as door
-from kafka_ordered_ops.output.objects.store import State, Store
+from kafka_ordered_ops.output.objects.layout import manifest_path
+from kafka_ordered_ops.output.objects.store import State, Store, open_store
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -282,14 +285,18 @@ def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_i
 
 
 def test_clean_removes_old_stages_and_nothing_else(memory: MakeRoot) -> None:
-    """An attempt's objects go together; what readers see, and what is young, stays."""
+    """An attempt's objects go together; what readers see, what is complete, and what is young, stays."""
     root = memory()
-    staged_rows(root, [1], window_id="done").publish()
+    done = staged_rows(root, [1], window_id="done", attempt=2)
+    older = staged_rows(root, [1], window_id="done")
+    done.publish()
+    Draft(older).make()
     waiting = staged_rows(root, [2], window_id="waiting")
+    Draft(replace(waiting, window_id="dead", folder="")).make()
     assert StagedOutput.clean(root) == 0
+    assert StagedOutput.clean(root, older_than=timedelta(0)) == 2
     assert waiting.exists()
-    assert StagedOutput.clean(root, older_than=timedelta(0)) == 4
-    assert (staged_names(root), named_rows(root)) == ([], [1])
+    assert named_rows(root) == [1]
 
 
 @pytest.mark.slow
@@ -300,14 +307,54 @@ def test_clean_does_not_count_what_it_cannot_delete() -> None:
         staged = staged_rows(root, [1], options=options)
         (name,) = (one for one in staged_names(root, options) if one.endswith(".parquet"))
         attempt = name.partition("~")[0]
+        # A complete stage would stay.
+        open_store(root, options).delete([f"{staged.stages_folder}/{attempt}~seal.json"])
         # Newer than all that the attempt has written.
         marker = f"lake/.koo/orders/stage/{attempt}~draft-1/_temporary/0/"
         address = f"{options['aws_endpoint']}/bucket/{marker}"
         urllib.request.urlopen(
             urllib.request.Request(address, b"", method="PUT"), timeout=10
         ).close()
-        assert len(staged_names(root, options)) == 5
+        assert len(staged_names(root, options)) == 4
         clean = partial(StagedOutput.clean, root, older_than=timedelta(0), storage_options=options)
-        assert clean() == 4
+        assert clean() == 3
         assert not staged.exists()
         assert clean() == 0
+
+
+def test_an_object_in_the_place_of_a_small_one_is_cut(
+    memory: MakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its size, no more than a seal's is held in memory; it then counts as none of this package's."""
+    monkeypatch.setattr(door, "SMALL_BYTES_MAX", 1_000)
+    root = memory()
+    store = door.open_store(root)
+    for size, expected in ((999, 999), (1_000, 1_000), (1_001, 1_001), (100_000, 1_001)):
+        store.put(f"{root}/x", b"x" * size)
+        found = store.get(f"{root}/x")
+        assert found is not None
+        assert len(found.content) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["{theirs}", "../../secret", "secret.parquet", "x/../{theirs}", "/{theirs}", "..", "", "a//b"],
+)
+def test_a_forged_manifest_removes_nothing_of_others(memory: MakeRoot, path: str) -> None:
+    """Files that it says its window has left behind are removed only if they are that window's own."""
+    root = memory()
+    staged_rows(root, [1], window_id="theirs").publish()
+    [theirs] = files(root)
+    staged_rows(root, [2]).publish()
+    store = open_store(root)
+    secret = f"{root}/secret.parquet"
+    store.put_if(secret, b"x", None)
+    again = staged_rows(root, [3], attempt=2)
+    found = store.get(manifest_path(again))
+    assert found is not None
+    fields = json.loads(found.content)
+    fields["left"] = [path.format(theirs=theirs.removeprefix(f"{root}/"))]
+    assert store.put_if(manifest_path(again), json.dumps(fields).encode(), found.state)
+    again.publish()
+    assert named_rows(root) == [1, 3]
+    assert store.get(secret) is not None

@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
+from kafka_ordered_ops.output.objects import faults
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
@@ -246,8 +247,11 @@ def test_a_missing_right_names_bucket_key_and_right(
     assert nothing_planned(windows)
 
 
-def test_a_store_that_does_not_answer_is_a_sink_error(windows: OrderedWindows) -> None:
+def test_a_store_that_does_not_answer_is_a_sink_error(
+    windows: OrderedWindows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may answer later: nothing is wrong with the call."""
+    monkeypatch.setattr(faults, "RIDE_OUT_S", 0.5)
     options = {
         "aws_access_key_id": "k",
         "aws_secret_access_key": SECRET,
@@ -267,7 +271,7 @@ def test_another_groups_window_is_not_replaced(memory: Callable[[], str]) -> Non
     root = memory()
     slow = staged_rows(root, [9], claim_id="c9", group_id="other")
     staged_rows(root, [1]).publish()
-    with pytest.raises(SinkError, match="of group g, but this window is of group other"):
+    with pytest.raises(SinkError, match="of group g, and window w of group other would replace it"):
         staged_rows(root, [9], claim_id="c9", group_id="other")
     with pytest.raises(SinkError, match="of group g"):
         slow.check_ready()

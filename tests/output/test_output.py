@@ -13,22 +13,35 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    OutputOwnedError,
+    SinkError,
+    WindowSupersededError,
+)
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output import filesystem as files_module
 from kafka_ordered_ops.output.draft import Draft, drafts_of
-from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, normal_root
+from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, in_name_order, normal_root
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.spark_support import crashes
 from tests.support.stages import control_of, stages_of
+from tests.support.swaps import exchanges as exchanges
 
 WINDOW = "2026-11-20T11:00:00+00:00/é"
 
 
-def staged(root: Path, attempt: int, *, claim: str = "c1", rows: int | None = None) -> StagedOutput:
+def staged(
+    root: Path,
+    attempt: int,
+    *,
+    claim: str = "c1",
+    rows: int | None = None,
+    replaces: tuple[str, ...] = (),
+) -> StagedOutput:
     """A complete stage whose one file says which attempt wrote it."""
-    output = StagedOutput(str(root), WINDOW, claim, attempt)
+    output = StagedOutput(str(root), WINDOW, claim, attempt, replaces=replaces)
     with drafts_of([output]) as (draft,):
         (Path(draft.path) / "part-00000.txt").write_text(f"{claim}-{attempt}")
         facts = {"records": attempt if rows is None else rows, "timestamp_ms_min": None}
@@ -195,10 +208,12 @@ def test_publishing_leaves_the_stage_of_a_newer_attempt_alone(tmp_path: Path) ->
     assert visible(newer) == "c1-2"
 
 
-def test_another_claim_replaces_the_output_whatever_its_attempt(tmp_path: Path) -> None:
-    """Attempts are counted per claim: a window planned again starts at one again."""
+def test_a_later_claim_replaces_the_output_whatever_its_attempt(tmp_path: Path) -> None:
+    """Attempts are counted per claim: a window planned again starts at one again, and names its earlier claims."""
     staged(tmp_path, 7, claim="c1").publish()
-    output = staged(tmp_path, 1, claim="c2")
+    with pytest.raises(OutputOwnedError):
+        staged(tmp_path, 1, claim="c3")
+    output = staged(tmp_path, 1, claim="c2", replaces=("c1",))
     output.publish()
     assert visible(output) == "c2-1"
 
@@ -215,20 +230,20 @@ def test_the_same_attempt_written_and_published_again_replaces_itself(tmp_path: 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_publish_after_a_crash_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, exchanges: bool
 ) -> None:
-    """Wherever a publish dies, readers see old, new or nothing, and publishing again ends at the new."""
+    """Wherever a publish dies, readers see old or new; nothing, too, where folders cannot be exchanged; in the end the new."""
     for root, crashing in crashes(tmp_path, monkeypatch, after=after, least=5):
         staged(root, 1).publish()
         staged(root, 2)
         output = staged(root, 3)
         with crashing:
             output.publish()
-        assert visible(output) in (None, "c1-1", "c1-3")
+        assert visible(output) in ("c1-1", "c1-3", *([] if exchanges else [None]))
+        assert [*published(root)] == ([] if visible(output) is None else [WINDOW])
         # What is seen is told by its marker, and counts as published, or the stage is there.
         assert output.is_published() is (visible(output) == "c1-3")
         assert output.is_published() or output.exists()
-        assert [*published(root)] == ([] if visible(output) is None else [WINDOW])
         assert all(path.suffix == ".txt" for path in root.rglob("*") if not path.is_dir())
         assert StagedOutput.found(output.to_json()) is not None
         output.publish()
@@ -239,7 +254,7 @@ def test_publish_after_a_crash_at_any_step(
 
 @pytest.mark.parametrize("after", [False, True])
 def test_discard_after_a_crash_brings_the_older_output_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, exchanges: bool
 ) -> None:
     """A publish that died anywhere and is then given up leaves one output, whole, and no more than its marker."""
     seen = set()
@@ -259,7 +274,8 @@ def test_discard_after_a_crash_brings_the_older_output_back(
         tags = {path.name for place in (root, control_of(root)) for path in place.rglob(".koo-*")}
         markers = (control_of(root) / "windows").iterdir()
         assert {f".koo-{path.stem}" for path in markers} <= tags
-    assert seen == {("c1-1", "c1-1"), (None, "c1-1"), ("c1-2", "c1-2")}
+    between = set() if exchanges else {(None, "c1-1")}
+    assert seen == {("c1-1", "c1-1"), ("c1-2", "c1-2"), *between}
 
 
 def test_publish_without_stage_and_output_names_both_and_the_cure(tmp_path: Path) -> None:
@@ -347,16 +363,31 @@ def test_the_stage_is_hidden_from_dataset_discovery(tmp_path: Path) -> None:
     assert table["claim"].to_pylist() == ["published"]
 
 
-def test_folders_are_readable_whatever_the_umask(tmp_path: Path) -> None:
-    """A strict umask of the worker does not hide the table from its readers."""
-    old = os.umask(0o077)
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o755), (0o077, 0o700), (0o002, 0o775)])
+def test_folders_have_the_rights_that_the_umask_leaves(
+    tmp_path: Path, umask: int, rights: int
+) -> None:
+    """Readers, and a group that shares the root, are let in or kept out as the worker's umask says."""
+    old = os.umask(umask)
+    try:
+        output = staged(tmp_path / "table", 1)
+        output.publish()
+    finally:
+        os.umask(old)
+    for folder in (output.final_path, output.root, output.stages_folder):
+        assert os.stat(folder).st_mode & 0o777 == rights
+
+
+def test_nobody_else_may_write_whatever_the_umask(tmp_path: Path) -> None:
+    """A worker without a umask lets its group in, and not everybody."""
+    old = os.umask(0)
     try:
         output = staged(tmp_path / "table", 1)
     finally:
         os.umask(old)
+    for folder, _, _ in os.walk(control_of(tmp_path / "table")):
+        assert os.stat(folder).st_mode & 0o777 == 0o775
     output.publish()
-    assert os.stat(output.final_path).st_mode & 0o777 == 0o755
-    assert os.stat(tmp_path / "table").st_mode & 0o777 == 0o755
 
 
 def test_a_failing_file_system_is_a_sink_error(tmp_path: Path) -> None:
@@ -403,3 +434,33 @@ def test_output_json_is_read_strictly(facts: object) -> None:
     value = {**StagedOutput("/root", WINDOW, "c1", 1).to_json(), "facts": facts}
     with pytest.raises(JsonError):
         StagedOutput.from_json(Fields(value, "output"))
+
+
+@pytest.mark.parametrize(("tasks", "files"), [(1, 1_001), (2, 1_000), (100_001, 1)])
+def test_files_are_in_the_order_of_their_rows_by_name(tasks: int, files: int) -> None:
+    """However many a task has written, and however many tasks there were: Spark's own names grow wider."""
+    names = [
+        f"part-{task:05d}-0ab1-9-c{number:03d}.zstd.parquet"
+        for task in range(max(0, tasks - 3), tasks)
+        for number in range(max(0, files - 3), files)
+    ]
+    wider = in_name_order(names)
+    named = [wider.get(name, name) for name in names]
+    assert named == sorted(named)
+    assert len(set(named)) == len(names)
+    assert (files > 1_000 or tasks > 100_000) == bool(wider)
+
+
+def test_a_stage_s_files_are_renamed_where_spark_has_numbered_more_than_a_thousand(
+    tmp_path: Path,
+) -> None:
+    """Whoever reads them by name reads the rows in order."""
+    place = StagedOutput(str(tmp_path / "orders"), "w", "c1", 1, group_id="g")
+    with drafts_of([place]) as (draft,):
+        for number in (9, 998, 999, 1_000, 1_001):
+            name = f"part-00000-0ab1-c{number:03d}.zstd.parquet"
+            pq.write_table(pa.table({"n": [number]}), f"{draft.path}/{name}")
+        draft.seal({"records": 5})
+    place.publish()
+    files = sorted(Path(place.final_path).glob("*.parquet"))
+    assert [pq.read_table(one)["n"][0].as_py() for one in files] == [9, 998, 999, 1_000, 1_001]

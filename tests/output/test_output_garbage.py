@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.filesystem import LocalFiles, normal_root, remove_stage
 from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.layout import swap_folder, tag_beginning
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.windows import OrderedWindows
@@ -131,6 +132,8 @@ def _places(output: StagedOutput) -> dict[str, str]:
         "window": output.window_folder,
         "stage": output.stage_path,
         "final": output.final_path,
+        "swap": swap_folder(output.root),
+        "tag": f"{tag_beginning(output.window_id)}00000000",
     }
 
 
@@ -346,7 +349,10 @@ PLACES = (
     "{window}",
     "{window}/precious",
     "{window}/precious-1",
-    "{window}/.replaced",
+    "{swap}",
+    "{swap}/precious",
+    "{swap}/{tag}",
+    "{swap}/{tag}~0",
     "{stage}",
     "{stage}/precious",
     "{stage}/_window.json",

@@ -63,7 +63,7 @@ def make_root(
     """Makes fresh roots of each kind, in which a process may die before any change."""
     if request.param != "local":
         return memory if request.param == "store" else memory_hdfs
-    for name in ("rename", "remove", "make_folder", "write"):
+    for name in ("rename", "exchange", "remove", "make_folder", "write"):
         monkeypatch.setattr(LocalFiles, name, _stepped(getattr(LocalFiles, name)))
     # Every crash here is a process's, and the disk is others', too.
     monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output import stage_files
@@ -128,10 +130,14 @@ def test_a_window_beyond_memory_waits_on_disk_and_leaves_nothing_there(
     assert not list(control.glob("kafka-ordered-ops-*"))
     output.discard()
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    create = Disk.create
 
-    monkeypatch.setattr("kafka_ordered_ops.ordered.spill.pa.OSFile", full)
+    def full(disk: Disk, path: str, *more: Any, **named: Any) -> BufferedWriter:
+        if path.endswith(".arrow"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create(disk, path, *more, **named)
+
+    monkeypatch.setattr(Disk, "create", full)
     with pytest.raises(SpillError, match=r"run-000000.arrow.*No space left"):
         stage_window(case.plan, settings_of(bootstrap), tmp_path, limit_bytes=100)
     assert not StagedOutput.of(case.plan, tmp_path).exists()

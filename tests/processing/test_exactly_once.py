@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import (
+    BrokerError,
     CommitRefusedError,
     CommitUnknownError,
     ConfigError,
@@ -362,6 +364,56 @@ def test_a_record_that_kafka_refuses_ends_processing(
     with Transformer(world) as worker:
         until_committed(worker, world, range(5))
     check_once_in_order(written(world), places(range(5)))
+
+
+@pytest.mark.usefixtures("topics")
+def test_outputs_that_are_too_large_only_together_are_committed(world: World) -> None:
+    """A broker refuses a batch as a whole: the batches become smaller, and no innocent record ends processing."""
+    fill(world, 300)
+
+    def returns(record: Record) -> NewRecord:
+        return NewRecord(world.named("out"), record.key, b"%d" % record.offset + os.urandom(400))
+
+    with Transformer(world, returns=returns, commit_interval_s=1) as worker:
+        until_committed(worker, world, range(300))
+
+
+@pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize("what", ["large", "dead letter", "no key"])
+def test_the_error_of_a_transaction_names_the_record_that_it_is_about(
+    world: World, what: str
+) -> None:
+    """Among many others in its batch: topic, partition and offset, and the function's error of a dead letter."""
+    world.create("dead", max_message_bytes="2000")
+    world.create("compacted", cleanup_policy="compact")
+    fill(world, 50)
+    is_dead = what == "dead letter"
+
+    def returns(record: Record) -> NewRecord:
+        large = os.urandom(3_000) if record.offset == 20 else b"x"
+        if is_dead and record.offset == 20:
+            raise ValueError("no such order " + "x" * 3_000)
+        if what == "no key":
+            key = None if record.offset == 20 else b"k"
+            return NewRecord(world.named("compacted"), key, b"x")
+        return NewRecord(world.named("out"), record.key, large)
+
+    more = (
+        {"processor": {"retries": 0, "dead_letter_topic": world.named("dead")}} if is_dead else {}
+    )
+    expected = (
+        (BrokerError, "takes no record without a key")
+        if what == "no key"
+        else (RecordTooLargeError, "max.message.bytes")
+    )
+    with (
+        pytest.raises(expected[0], match=expected[1]) as caught,
+        Transformer(world, returns=returns, commit_interval_s=1, **more) as worker,
+    ):
+        worker.until(lambda: False)
+    [note] = caught.value.__notes__
+    assert note.startswith(f"{world.tp('orders', 0)}@20 is not done")
+    assert ("ValueError: no such order" in note) is is_dead
 
 
 async def _copied_later(record: Record) -> NewRecord:

@@ -15,6 +15,8 @@ import pytest
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.kafka import membership
+from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops.processing import Processor
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.interop.conftest import Consume
 from tests.interop.conftest import consume as consume
@@ -166,6 +168,40 @@ def test_a_frozen_coordinator_delays_commits_and_no_work() -> None:
                 kafka.resume()
             worker.until(lambda: committed_places(world) == set(places(range(300))))
         assert not twice(worker)
+
+
+@pytest.mark.slow
+def test_readers_stop_while_a_broker_is_silent() -> None:
+    """Within 5 s, though commits are due that cannot be made."""
+    with EmbeddedKafka() as kafka, BrokerWorld(kafka.bootstrap) as world:
+        world.create("orders")
+        world.write_content("orders", 0, [(0, None, b"x", ())] * 20)
+        topic, rarely = world.named("orders"), 600.0
+        processor = Processor(kafka.bootstrap)
+        results = processor.subscribe(
+            topic, lambda _: None, group_id="one", commit_interval_s=rarely
+        )
+        assert len([next(results) for _ in range(20)]) == 20
+        reader = OrderedReader(
+            kafka.bootstrap, topic, group_id="other", follow=True, commit_interval_s=rarely
+        )
+        with reader:
+            rows = 0
+            while rows < 20:
+                batch = reader.poll(1)
+                rows += 0 if batch is None else batch.num_rows
+            kafka.pause()
+            try:
+                began = time.monotonic()
+                processor.stop()
+                assert list(results) == []
+                stopped = time.monotonic()
+                reader.close()
+                took_s = [stopped - began, time.monotonic() - stopped]
+            finally:
+                kafka.resume()
+    # More than the promise, for a busy machine; without it, 15 to 28 s.
+    assert max(took_s) < 9, took_s
 
 
 @pytest.mark.slow

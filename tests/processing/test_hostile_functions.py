@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -316,6 +319,50 @@ def test_an_event_loop_that_is_not_needed_is_not_opened(memory: MemoryWorld) -> 
         list(results)
     del results
     gc.collect()
+
+
+# --- forks, and clusters that do not answer ----------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, 0), (SystemExit(3), 3), (SystemExit("no"), 1), (ValueError("no"), 1)]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_process_that_a_function_forks_ends_with_the_call(
+    memory: MemoryWorld, tmp_path: Path, error: BaseException | None, code: int, is_async: bool
+) -> None:
+    """It works on no record; the parent works on each once."""
+    notes, codes = tmp_path / "notes", []
+
+    def plain(record: Record) -> None:
+        with notes.open("a") as file:
+            file.write(f"{os.getpid()} {record.offset}\n")
+        if record.offset != 3:
+            return
+        if child := os.fork():
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        elif error is not None:
+            raise error
+
+    async def coroutine(record: Record) -> None:
+        plain(record)
+
+    assert failures(run(memory, coroutine if is_async else plain)) == []
+    assert codes == [code]
+    expected = [f"{os.getpid()} {offset}" for offset in range(RECORDS)]
+    assert sorted(notes.read_text().splitlines()) == sorted(expected)
+
+
+def test_processing_stops_while_the_cluster_never_answers() -> None:
+    """Connections are accepted, and nothing else comes: not even the group was joined."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        processor = Processor(f"127.0.0.1:{silent.getsockname()[1]}")
+        results = processor.subscribe("orders", lambda _: None, group_id="live")
+        threading.Timer(0.3, processor.stop).start()
+        began = time.monotonic()
+        assert list(results) == []
+        assert time.monotonic() - began < 5
 
 
 # --- odd options -------------------------------------------------------------------------------------------------

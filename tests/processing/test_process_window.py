@@ -120,7 +120,7 @@ def test_a_plan_is_taken_as_it_is(world: World) -> None:
 @pytest.mark.parametrize(
     ("function", "batch_size", "told"),
     [
-        (None, None, "can be called"),
+        (None, None, "give a function"),
         (lambda one: (yield one), None, "generator"),
         (str, 0, "batch_size"),
     ],

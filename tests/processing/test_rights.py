@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -22,6 +23,7 @@ from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.processing import NewRecord, Processor, process_window
+from tests.support.cli_support import cli
 from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
@@ -132,6 +134,18 @@ def test_a_member_that_writes_needs_its_documented_rights(job: Job) -> None:
         run = processor.subscribe(job.topic, charge(job, []), group_id=job.group_id, produce=True)
         done = list(islice(run, RECORDS))
     assert sorted(one.record.offset for one in done) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("words", [(), ("--cutoff", "now")])
+def test_a_read_without_a_group_needs_a_right_on_its_topics_alone(
+    job: Job, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Also up to a cutoff, which is planned for nobody: no right on a group, nor on the ledger."""
+    job.cluster.grant(right(ResourceType.TOPIC, job.topic, AclOperation.READ))
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in job.cluster.job.items()))
+    outcome = cli("read", job.topic, "--config", config, *words)
+    assert (outcome.code, outcome.stdout.count("\n")) == (0, RECORDS), outcome.stderr
 
 
 def test_a_window_needs_the_rights_of_its_group_and_of_its_dead_letters(job: Job) -> None:

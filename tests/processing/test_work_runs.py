@@ -277,6 +277,7 @@ def test_ctrl_c_ends_within_a_second(world: World, plan: WindowPlan) -> None:
         {"backoff": float("nan")},
         {"backoff": False},
         {"backoff": []},
+        {"backoff": lambda: 1.0},
         {"backoff": ""},
     ],
 )
@@ -295,6 +296,13 @@ def test_bad_batches_are_refused(memory_plan: WindowPlan, ordering: str, batch_s
         Processor("nowhere:1", ordering=ordering).run(
             memory_plan, lambda records: None, batch_size=batch_size
         )
+
+
+def test_a_function_that_takes_no_record_is_refused(memory_plan: WindowPlan) -> None:
+    """At once, and not with each record, after all its attempts."""
+    takes_nothing: Any = lambda: None  # noqa: E731
+    with pytest.raises(ConfigError, match="called with 1 argument"):
+        Processor("nowhere:1").run(memory_plan, takes_nothing)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     LeaseError,
     RelayError,
+    RelayLimitError,
     RelayUnavailableError,
     UnknownTopicError,
 )
@@ -181,9 +182,10 @@ def test_token_of_the_environment(
     running: Running, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token is an argument or a variable; without one, access is denied."""
-    from kafka_ordered_ops.relay.access import Verb, add_entry, new_token
+    from kafka_ordered_ops.relay.access import add_entry, new_token
+    from kafka_ordered_ops.relay.rights import Verb
 
-    token, entry = new_token("workers", list(Verb), None, None)
+    token, entry = new_token("workers", topics=["*"], groups=["*"], verbs=list(Verb))
     add_entry(tmp_path / "tokens", entry)
     with serving(Listening(port=0, tokens=tmp_path / "tokens")) as guarded:
         with RelayClient(guarded.url) as client, pytest.raises(AccessDeniedError):
@@ -267,6 +269,21 @@ def test_tokens_as_they_are_pasted(running: Running) -> None:
         with pytest.raises(ConfigError) as raised:
             RelayClient(running.url, token=token)
         assert "sec" not in str(raised.value)
+
+
+def test_limits_of_a_token_are_waited_for(running: Running) -> None:
+    """A call beyond them is repeated, as one to a server that is not ready; the error names what is too much."""
+    running.service.failure = RelayLimitError("the token 'workers' has 5 records")
+    add(running, 1)
+    threading.Timer(0.3, setattr, (running.service, "failure", None)).start()
+    with RelayClient(running.url) as client:
+        assert client.read("billing").records == records(1)
+    running.service.failure = RelayLimitError("the token 'workers' has 5 records")
+    with (
+        RelayClient(running.url, timeout_s=0.2) as client,
+        pytest.raises(RelayLimitError, match="has 5 records"),
+    ):
+        client.read("billing")
 
 
 def test_a_wait_without_an_end(running: Running) -> None:

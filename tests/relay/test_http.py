@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ClosedError, CommitUnknownError, RelayUnavailableError
+from kafka_ordered_ops.core.errors import (
+    AccessDeniedError,
+    ClosedError,
+    CommitUnknownError,
+    GroupInUseError,
+    RelayLimitError,
+    RelayUnavailableError,
+)
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay import bodies
@@ -157,6 +164,7 @@ def test_arrow(running: Running, http: httpx.Client) -> None:
         ("/v1/windows", b'{"plan":{"version":18446744073709551616}}', 400, "ConfigError"),
         ("/v1/windows", b'{"plan":' + b'{"a":' * 5_000, 400, "ConfigError"),
         ("/v1/elsewhere", {}, 404, "HttpError"),
+        ("/v1/read/", {}, 404, "HttpError"),
         ("/v1/status", {}, 405, "HttpError"),
     ],
 )
@@ -183,6 +191,9 @@ def test_any_bytes_are_an_answer(http: httpx.Client, body: bytes) -> None:
         (RelayUnavailableError("no broker"), 503, "RelayUnavailableError", True),
         (CommitUnknownError("who knows"), 503, "CommitUnknownError", True),
         (ClosedError("closed"), 503, "RelayUnavailableError", True),
+        (RelayLimitError("too many"), 429, "RelayLimitError", True),
+        (GroupInUseError("a program of streams", retriable=False), 409, "GroupInUseError", False),
+        (AccessDeniedError("no more groups"), 403, "AccessDeniedError", False),
         (RuntimeError("a password"), 500, "InternalError", False),
     ],
 )
@@ -283,13 +294,13 @@ def test_openapi_describes_every_request(running: Running, http: httpx.Client) -
 
 def test_described_requests_are_those_that_are_served(running: Running) -> None:
     """A request gives the same answer through FastAPI as past it."""
-    from kafka_ordered_ops.relay.access import EVERYTHING
     from kafka_ordered_ops.relay.api import ACCESS
     from kafka_ordered_ops.relay.app import RelayApp
     from kafka_ordered_ops.relay.callers import Callers
     from kafka_ordered_ops.relay.http_protocol import Connections
     from kafka_ordered_ops.relay.limits import Limits
     from kafka_ordered_ops.relay.metrics import Metrics
+    from kafka_ordered_ops.relay.rights import EVERYTHING
 
     async def answers() -> list[Any]:
         limits = Limits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import ssl
@@ -23,8 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
 from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.relay import http_server
-from kafka_ordered_ops.relay.access import Tokens, Verb, add_entry, new_token, read_entries
+from kafka_ordered_ops.relay.access import Tokens, add_entry, new_token, read_entries
 from kafka_ordered_ops.relay.http_server import Listening, RelayServer
+from kafka_ordered_ops.relay.limits import TokenLimits
+from kafka_ordered_ops.relay.rights import Verb
 from tests.support.certificates import write_certificates
 from tests.support.relay_fake import FakeService
 from tests.support.relay_fleet import await_true
@@ -47,11 +50,20 @@ def add(
     file: Path,
     name: str = "workers",
     verbs: tuple[Verb, ...] = tuple(Verb),
-    topics: tuple[str, ...] | None = None,
+    topics: tuple[str, ...] = ("*",),
+    groups: tuple[str, ...] = ("*",),
     expires_ms: int | None = None,
+    **limits: Any,
 ) -> str:
     """A new token of the file."""
-    token, entry = new_token(name, verbs, topics, expires_ms)
+    token, entry = new_token(
+        name,
+        topics=topics,
+        groups=groups,
+        verbs=verbs,
+        limits=TokenLimits(**limits),
+        expires_ms=expires_ms,
+    )
     add_entry(file, entry)
     return token
 
@@ -80,25 +92,106 @@ def test_file_that_others_can_open(file: Path, mode: int) -> None:
         Tokens(file)
 
 
+LINE: dict[str, Any] = {
+    "name": "a",
+    "sha256": "0" * 64,
+    "topics": ["orders"],
+    "groups": ["billing-*"],
+    "verbs": ["read"],
+    "limits": {"pending": 5, "lease": "PT1M", "groups": 2, "windows": 3, "requests": 10},
+    "expires": None,
+}
+
+
+def write_line(file: Path, line: str) -> None:
+    """A tokens file with an empty line and this one."""
+    file.write_text(f"\n{line}\n")
+    file.chmod(0o600)
+
+
+def test_line_of_the_file(file: Path) -> None:
+    """It says what the token allows, and reading it gives that again."""
+    write_line(file, json.dumps(LINE))
+    [entry] = read_entries(file)
+    assert json.loads(entry.to_json()) == LINE
+    assert entry.access.limits == TokenLimits(
+        pending_max=5, lease_s_max=60.0, groups_max=2, windows_max=3, requests_max=10
+    )
+    add(file, "b")
+    assert next(one.access for one in read_entries(file)) == entry.access
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "{}",
         "token",
-        '{"name":"a","sha256":"00","topics":null,"verbs":[]}',
-        '{"name":"a","sha256":"%s","topics":null,"verbs":["rule"]}' % ("0" * 64),
-        '{"name":"a","sha256":"%s","topics":"orders","verbs":["read"]}' % ("0" * 64),
-        '{"name":"a","sha256":"%s","verbs":["read"]}' % ("0" * 64),
-        '{"name":"a","sha256":"%s","topics":null,"verbs":["read"],"expires":"soon"}' % ("0" * 64),
-        '{"name":"a","sha256":"%s","topics":null,"verbs":["read"],"more":1}' % ("0" * 64),
+        json.dumps(LINE | {"sha256": "00"}),
+        *(json.dumps({name: LINE[name] for name in LINE if name != left}) for left in LINE),
+        *(
+            json.dumps(LINE | {name: value})
+            for name in ("topics", "groups")
+            for value in (None, "orders", [], [""], ["a*b"], ["**"], [5], ["x" * 256], ["a\n"])
+        ),
+        json.dumps(LINE | {"verbs": ["rule"]}),
+        json.dumps(LINE | {"expires": "soon"}),
+        json.dumps(LINE | {"more": 1}),
+        *(
+            json.dumps(LINE | {"limits": value})
+            for value in (
+                None,
+                {"pendign": 5},
+                {"pending": 0},
+                {"pending": -1},
+                {"pending": 10**13},
+                {"pending": 1.5},
+                {"pending": True},
+                {"lease": 60},
+                {"lease": "PT0.5S"},
+                {"lease": "P2D"},
+                {"lease": "forever"},
+            )
+        ),
     ],
 )
 def test_invalid_line(file: Path, line: str) -> None:
     """It is named, and no token is valid."""
-    file.write_text(f"\n{line}\n")
-    file.chmod(0o600)
+    write_line(file, line)
     with pytest.raises(ConfigError, match="line 2"):
         read_entries(file)
+
+
+def test_limits_that_a_line_leaves_out(file: Path) -> None:
+    """They are the usual ones: a person who writes a line need not know all of them."""
+    write_line(file, json.dumps(LINE | {"limits": {"groups": 3}}))
+    [entry] = read_entries(file)
+    assert entry.access.limits == TokenLimits(groups_max=3)
+
+
+def test_misspelt_limit(file: Path) -> None:
+    """The error has the name that was meant."""
+    write_line(file, json.dumps(LINE | {"limits": {"pendign": 5}}))
+    with pytest.raises(ConfigError, match="did you mean 'pending'"):
+        read_entries(file)
+
+
+def test_file_of_somebody_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the file makes tokens: it is refused, unless that is root."""
+    add(file)
+    owner = file.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 4_242)
+    if owner == 0:
+        Tokens(file)
+        os.chown(file, 4_243, -1)
+    with pytest.raises(ConfigError, match="belongs to the user"):
+        Tokens(file)
+
+
+def test_file_that_is_a_pipe(file: Path) -> None:
+    """It is refused at once: a server must not wait for somebody who writes to it."""
+    os.mkfifo(file, 0o600)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        Tokens(file)
 
 
 def test_rotation(file: Path) -> None:

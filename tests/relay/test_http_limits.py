@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import socket
+import ssl
+import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +19,8 @@ import pytest
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.relay.http_server import Listening
 from kafka_ordered_ops.relay.limits import Limits
+from tests.support.certificates import write_certificates
+from tests.support.relay_fleet import await_true
 from tests.support.relay_server import Running, read_to_end, request_bytes, serving
 
 #: Short, so that tests see them pass.
@@ -104,19 +111,29 @@ def test_deadline_is_for_the_request_alone(running: Running) -> None:
         assert status_of(connection.recv(65_536)) == 200
 
 
-def test_client_that_takes_nothing(running: Running) -> None:
-    """An answer that the client does not take is given up, and its memory with it."""
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+def test_client_that_takes_nothing(tmp_path: Path, is_encrypted: bool) -> None:
+    """An answer that the client does not take is given up, and its memory with it; TLS has buffers of its own."""
     value = b"v" * 500_000
-    running.call(
-        lambda: running.service.add(*(Record("orders", 0, n, n, None, value) for n in range(40)))
+    authority, certificate = write_certificates(tmp_path, "127.0.0.1")
+    context = ssl.create_default_context(cafile=authority) if is_encrypted else None
+    listening = Listening(
+        port=0, limits=LIMITS, tls_certificate=certificate if is_encrypted else None
     )
-    with running.connect() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.sendall(request_bytes("/v1/read", READ | {"records_max": 40}))
-        ends_at = time.monotonic() + 15
-        while 'refused_total{status="408"} 1' not in httpx.get(f"{running.url}/metrics").text:
-            assert time.monotonic() < ends_at
-            time.sleep(0.1)
+    with serving(listening) as running, running.connect() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        running.call(
+            lambda: running.service.add(
+                *(Record("orders", 0, n, n, None, value) for n in range(40))
+            )
+        )
+        named = "127.0.0.1"
+        connection = context.wrap_socket(plain, server_hostname=named) if context else plain
+        with connection:
+            connection.sendall(request_bytes("/v1/read", READ | {"records_max": 40}))
+            url, verify = f"{running.url}/metrics", context or True
+            given_up = 'refused_total{status="408"} 1'
+            await_true(lambda: given_up in httpx.get(url, verify=verify).text)
 
 
 @pytest.mark.parametrize("is_split", [False, True])
@@ -188,10 +205,113 @@ def test_connections_of_one_client(running: Running) -> None:
             time.sleep(0.01)
         with running.connect() as another:
             assert status_of(read_to_end(another)) == 429
+        refused = httpx.post(f"{running.url}/v1/read", json=READ)
+        assert (refused.status_code, refused.json()["error"]["retriable"]) == (429, True)
         held[0].close()
-        while running.service.readers == 8:
-            time.sleep(0.01)
+        await_true(lambda: running.service.readers < 8)
+        await_true(lambda: httpx.post(f"{running.url}/v1/read", json=READ).status_code == 200)
+
+
+def test_probes_are_answered_beyond_the_limits(running: Running) -> None:
+    """A server with all its connections in use is not dead: its probes are answered, and leave no connection."""
+    with ExitStack() as stack:
+        for _ in range(8):
+            connection = stack.enter_context(running.connect())
+            connection.sendall(request_bytes("/v1/read", READ | {"wait_s": 20}))
+        await_true(lambda: running.service.readers == 8)
+        with httpx.Client(base_url=running.url) as http:
+            for path in ("/health", "/ready", "/health?from=kubelet"):
+                answer = http.get(path)
+                assert answer.status_code == 200
+                assert answer.headers["connection"] == "close"
+            for path in ("/metrics", "/v1/status", "/", "/openapi.json", "/healthy"):
+                assert http.get(path).status_code == 429
+        # Nor can somebody who sends nothing keep the place of a probe.
+        silent = [stack.enter_context(running.connect()) for _ in range(20)]
+        assert all(status_of(read_to_end(one)) == 429 for one in silent)
         assert httpx.get(f"{running.url}/health").status_code == 200
+        assert running.service.readers == 8
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "is_retriable"),
+    [
+        (b"no request\r\n\r\n", 400, False),
+        (b"GET /health HTTP/1.1\r\nx: " + b"a" * 9_000 + b"\r\n\r\n", 431, False),
+        (b"GET /health HTTP/1.1\r\n", 408, True),
+        (b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", 404, False),
+        (b"POST /v1/status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n", 405, False),
+        (b"GET /v1/status HTTP/1.1\r\nhost: evil.example\r\n\r\n", 421, False),
+        (HEAD + b"content-length: 90000\r\n\r\n", 413, False),
+        (
+            HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\n{}",
+            400,
+            False,
+        ),
+        (HEAD.replace(b"json", b"text") + b"content-length: 2\r\n\r\n{}", 415, False),
+    ],
+)
+def test_what_may_be_sent_again(
+    running: Running, sent: bytes, status: int, is_retriable: bool
+) -> None:
+    """A request that can never succeed says so: a client that sent it again would do so for ever."""
+    with running.connect() as connection:
+        connection.sendall(sent)
+        answer = b""
+        while b"}}" not in answer:
+            answer += connection.recv(65_536)
+    assert status_of(answer) == status
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["type"], error["retriable"]) == ("HttpError", is_retriable)
+
+
+def test_what_clients_send_is_no_news(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Scanners, upgrades and broken connections leave no line in the log, but are counted."""
+    for sent in (
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        request_bytes("/v1/read", READ | {"wait_s": 20}),
+    ):
+        with running.connect() as connection:
+            connection.sendall(sent)
+            connection.settimeout(0.2)
+            with suppress(OSError):
+                connection.recv(100)
+            # A reset, as by a machine that is gone.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await_true(lambda: running.service.readers == 0)
+    assert 'refused_total{status="400"} 2' in httpx.get(f"{running.url}/metrics").text
+    assert _lines(caplog) == []
+
+
+def test_a_stop_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is stopped while clients wait, or take none of their answers, ends in seconds and without a traceback."""
+    caplog.set_level(logging.INFO)
+    with ExitStack() as stack:
+        with serving(Listening(port=0)) as running:
+            waiting = stack.enter_context(running.connect())
+            waiting.sendall(request_bytes("/v1/read", READ | {"wait_s": 25}))
+            await_true(lambda: running.service.readers == 1)
+            slow = stack.enter_context(running.connect())
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            value = b"v" * 8_000_000
+            running.call(
+                lambda: running.service.waiting.append(Record("orders", 0, 1, 1, None, value))
+            )
+            slow.sendall(request_bytes("/v1/read", READ))
+            await_true(lambda: len(running.service.leased) == 1)
+            began = time.monotonic()
+        assert time.monotonic() - began < 6
+    assert _lines(caplog) == []
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What went to the log, without what the test's own client says."""
+    return [
+        one.getMessage() for one in caplog.records if not one.name.startswith(("httpx", "httpcore"))
+    ]
 
 
 def test_connections_in_all() -> None:
@@ -289,3 +409,57 @@ def test_answer_to_head_has_no_body(running: Running) -> None:
         found = read_to_end(connection)
     assert found.startswith(b"HTTP/1.1 421")
     assert found.partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("of_uvloop", [False, True], ids=["asyncio", "uvloop"])
+def test_handshakes_that_do_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_uvloop: bool
+) -> None:
+    """An address has as many of them as connections, and they end in time: more are cut off, and others are served."""
+    monkeypatch.setattr("kafka_ordered_ops.relay.handshakes.HANDSHAKE_TIMEOUT_S", 2.0)
+    authority, certificate = write_certificates(tmp_path, "127.0.0.1")
+    listening = Listening(port=0, limits=LIMITS, tls_certificate=certificate)
+    run = pytest.importorskip("uvloop").run if of_uvloop else asyncio.run
+    other = httpx.HTTPTransport(
+        local_address="127.0.0.2", verify=ssl.create_default_context(cafile=authority)
+    )
+    most = LIMITS.connections_per_peer_max
+    with (
+        serving(listening, run=run) as running,
+        httpx.Client(transport=other, base_url=running.url) as client,
+        ExitStack() as stack,
+    ):
+        silent = [stack.enter_context(running.connect()) for _ in range(3 * most)]
+        refused = f'refused_total{{status="429"}} {2 * most}'
+        await_true(lambda: refused in client.get("/metrics").text)
+        assert [is_closed(one) for one in silent].count(False) == most
+        await_true(lambda: all(map(is_closed, silent)))
+        # The address has room again, and a request that comes at once with the end of the handshake is answered.
+        context = ssl.create_default_context(cafile=authority)
+        with context.wrap_socket(running.connect(), server_hostname="127.0.0.1") as connection:
+            connection.sendall(request_bytes("/v1/read", READ))
+            assert status_of(connection.recv(65_536)) == 200
+
+
+def test_bytes_that_are_no_handshake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection is closed, and the log has nothing of it."""
+    _, certificate = write_certificates(tmp_path, "127.0.0.1")
+    with serving(Listening(port=0, limits=LIMITS, tls_certificate=certificate)) as running:
+        for sent in (b"GET /health HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01\xff\xff" + b"x" * 70_000):
+            with running.connect() as connection:
+                with suppress(ConnectionError):
+                    connection.sendall(sent)
+                    connection.shutdown(socket.SHUT_WR)
+                read_to_end(connection)
+    assert not caplog.records
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection on which it has nothing to say."""
+    connection.settimeout(0.02)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True

@@ -115,7 +115,7 @@ def test_a_finished_window_stays_finished(world: World) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("value", "named"), [(b"\3newer", "version 3"), (b"{}", "unreadable")])
+@pytest.mark.parametrize(("value", "named"), [(b"\5newer", "version 5"), (b"{}", "unreadable")])
 def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(
     memory: MemoryWorld, value: bytes, named: str
 ) -> None:

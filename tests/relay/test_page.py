@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.relay.access import Verb, add_entry, new_token
+from kafka_ordered_ops.relay.access import add_entry, new_token
 from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.rights import Verb
 from tests.support.relay_fake import FakeService
 from tests.support.relay_server import Running, serving
 from tests.support.screenshots import chromium
@@ -59,6 +60,9 @@ def test_page_follows_the_server(page: Any) -> None:
         await_shown(page, "Ready. 6 records pending.")
         wanted = ["billing", "this server", "0", "3", "7", "12", ""]
         assert rows(page) == [["orders", *wanted], ["payments", *wanted]]
+        running.service.problem = "its dead letter is refused"
+        await_shown(page, "its dead letter is refused")
+        assert page.locator("tr.bad").count() == 2
         running.service.is_ready = False
         await_shown(page, "Not ready")
         set_topics(running, ())
@@ -83,7 +87,7 @@ def test_page_shows_names_as_they_are(page: Any) -> None:
 
 def test_page_asks_for_the_token(page: Any, tmp_path: Path) -> None:
     """With tokens, it shows nothing until a valid one is typed in, and keeps it for the tab."""
-    token, entry = new_token("people", [Verb.READ], None, None)
+    token, entry = new_token("people", topics=["*"], groups=["*"], verbs=[Verb.DESCRIBE])
     add_entry(tmp_path / "tokens", entry)
     with serving(Listening(port=0, tokens=tmp_path / "tokens")) as running:
         page.goto(running.url)

@@ -17,9 +17,11 @@ import httpx
 import pytest
 
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import AccessDeniedError
+from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.relay import RelayClient
-from kafka_ordered_ops.relay.access import Verb, read_entries
+from kafka_ordered_ops.relay.access import read_entries
+from kafka_ordered_ops.relay.limits import TokenLimits
+from kafka_ordered_ops.relay.rights import Verb
 from tests.support.broker_world import BrokerWorld
 from tests.support.cli_support import NOWHERE
 from tests.support.relay_server import free_port
@@ -75,7 +77,9 @@ def test_server_is_killed_and_started_again(broker: BrokerWorld, tmp_path: Path)
     ]
     bootstrap = broker.settings.bootstrap_servers
     options = [topic, "-b", str(bootstrap), "--tokens", str(tokens), *group]
+    options += ["--limit", "lease=PT2M", "--limit", "groups=1"]
     asked = ["relay", "token", "workers", "--tokens", str(tokens), "--topics", topic]
+    asked += ["--groups", "billing"]
     made = subprocess.run(
         [sys.executable, "-m", "kafka_ordered_ops.cli", *asked],
         capture_output=True,
@@ -90,10 +94,14 @@ def test_server_is_killed_and_started_again(broker: BrokerWorld, tmp_path: Path)
         with RelayClient(url) as client, pytest.raises(AccessDeniedError):
             client.read("billing")
         with RelayClient(url, token=token) as client:
+            with pytest.raises(ConfigError, match="120 s at most"):
+                client.read("billing", lease_s=121)
             for _ in range(2):
                 for lease in client.read("billing", records_max=8, wait_s=20, lease_s=3):
                     client.acknowledge(lease)
                     seen.update((one.partition, one.offset) for one in lease.records)
+            with pytest.raises(AccessDeniedError, match="audit"):
+                client.read("audit")
             # Read, and never acknowledged: they come again.
             assert client.read("billing", records_max=5, wait_s=20, lease_s=3).records
         process.kill()
@@ -124,6 +132,9 @@ def test_refused_before_anything_is_touched(
         ("--bind", "127.0.0.1:0", "--tokens", str(tmp_path / "none")): "cannot read tokens",
         ("--bind", "127.0.0.1:0", "--starting-offsets", "never"): "never",
         ("--bind", "127.0.0.1:0", "--dead-letter-topic", "orders"): "dead_letter_topic",
+        ("--bind", "127.0.0.1:0", "--limit", "conections=5"): "did you mean 'connections'",
+        ("--bind", "127.0.0.1:0", "--limit", "lease=P2D"): "PT1S to P1D",
+        ("--bind", "127.0.0.1:0", "--limit", "groups=1", "--limit", "groups=2"): "twice",
     }
     for options, reason in cases.items():
         assert main([*serve, *options]) == 2, options
@@ -134,22 +145,41 @@ def test_token_is_printed_once(capfd: pytest.CaptureFixture[str], tmp_path: Path
     """The token goes to stdout, its hash to the file, with what it allows."""
     file = tmp_path / "tokens"
     asked = ["relay", "token", "workers", "--tokens", str(file)]
+    for part in (["--topics", "orders"], ["--groups", "billing"]):
+        assert main([*asked, *part]) == 2
+    asked += ["--groups", "billing, audit-*"]
+    bare, asked = asked, [*asked, "--topics", "*"]
+    capfd.readouterr()
     assert main(asked) == 0
     token = capfd.readouterr().out.strip()
     assert token.startswith("koo_")
     assert token not in file.read_text()
     options = ["--topics", "orders, payments", "--verbs", "read,admin", "--expires", "PT1H"]
-    assert main([*asked, *options, "--json"]) == 0
+    options += ["--limit", "pending=100", "--limit", "lease=PT2M"]
+    assert main([*bare, *options, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["removed"] == 0
     entry = read_entries(file)[-1]
-    assert entry.access.topics == frozenset({"orders", "payments"})
+    assert entry.access.topics.patterns == {"orders", "payments"}
+    assert entry.access.groups.patterns == {"billing", "audit-*"}
+    assert entry.access.limits == TokenLimits(pending_max=100, lease_s_max=120.0)
     assert entry.access.verbs == {Verb.READ, Verb.ADMIN}
     assert entry.expires_ms is not None
     assert abs(entry.expires_ms / 1000 - time.time() - 3_600) < 60
     assert main([*asked, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["removed"] == 1
-    for wrong in (["--verbs", "rule"], ["--topics", ","], ["--expires", "soon"]):
+    wrongs = {
+        ("--verbs", "rule"): "rule",
+        ("--topics", ","): "empty list",
+        ("--groups", "a*b"): "not its end",
+        ("--expires", "soon"): "soon",
+        ("--limit", "pending"): "NAME=VALUE",
+        ("--limit", "pendign=5"): "did you mean 'pending'",
+        ("--limit", "pending=0"): "pending",
+        ("--limit", "lease=5"): "lease",
+    }
+    for wrong, reason in wrongs.items():
         assert main([*asked, *wrong]) == 2
+        assert reason in capfd.readouterr().err
     file.chmod(0o644)
     assert main(asked) == 2
     assert "chmod 600" in capfd.readouterr().err

@@ -177,6 +177,34 @@ def test_a_waiting_read_gets_what_is_written(world: World) -> None:
     run(scenario())
 
 
+def test_a_read_without_a_wait_returns_what_is_there(world: World) -> None:
+    """The first one of a new group, and each of many that follow, until there is really nothing."""
+    world.create("orders", 2)
+    for partition in range(2):
+        world.write("orders", partition, *range(30))
+
+    async def scenario() -> None:
+        async with serving(world, records_max=8) as one:
+            for group in ("a", "b"):
+                seen: list[tuple[int, int]] = []
+                for at in range(60):
+                    found = await read(one, group, records_max=1, wait_s=0.0)
+                    assert len(places(found)) == 1, at
+                    seen += places(found)
+                    await acknowledge(one, found)
+                    await asyncio.sleep(0.003 * (at % 5))
+                assert len(set(seen)) == 60
+                assert await read(one, group, wait_s=0.0) == []
+            world.send("open", "orders", 0, 1)
+            await asyncio.sleep(0.5)
+            # Records of an open transaction are not there.
+            assert await read(one, "a", wait_s=0.0) == []
+            world.end("open", "commit")
+            assert places(await read_all(one, 1, "a", wait_s=0.0)) == [(0, 30)]
+
+    run(scenario())
+
+
 def test_offsets_without_a_record_hold_nothing_up(world: World) -> None:
     """Markers and aborted records are passed, and the committed offset of the group follows."""
     world.create("orders")
@@ -265,36 +293,6 @@ def test_of_two_windows_with_one_name_the_first_is_opened(world: World) -> None:
                 assert f"same-{number}" in found
                 [refused] = [each for each in found if isinstance(each, ConfigError)]
                 assert "other offsets" in str(refused)
-
-    run(scenario())
-
-
-def test_a_record_with_too_many_attempts_is_buried(world: World) -> None:
-    """After its last attempt a record goes to the dead-letter topic once, and is handed out no more."""
-    world.create("orders")
-    world.create("dead")
-    world.write_content("orders", 0, [(1, b"k", b"bad", ()), (2, b"k", b"good", ())])
-
-    async def scenario() -> None:
-        async with serving(world, attempts_max=2, dead_letter_topic=world.named("dead")) as one:
-            for attempt in (1, 2):
-                found = await read_all(one, 3 - attempt, lease_s=30)
-                [bad] = [each for each in found if (0, 0) in places([each])]
-                assert bad.records[0].attempt == attempt
-                await one.cancel([(bad.lease, OffsetSet.of((0, 1)))])
-                await one.acknowledge(
-                    [
-                        (each.lease, OffsetSet.of((1, 2)))
-                        for each in found
-                        if (0, 1) in places([each])
-                    ]
-                )
-            await until(lambda: (at := status_of(one)) is not None and at.base == 2)
-            assert await read(one, wait_s=0.2) == []
-        [letter] = world.stored("dead")
-        assert letter["value"] == b"bad"
-        headers = {header["key"]: header["value"] for header in letter["headers"]}
-        assert (headers["koo.offset"], headers["koo.attempts"]) == (b"0", b"2")
 
     run(scenario())
 
@@ -389,7 +387,7 @@ def test_only_the_wanted_topics(world: World) -> None:
             names = frozenset({world.named("returns")})
             [found] = await read_all(one, 1, topics=names)
             assert found.tp == world.tp("returns")
-            assert one.topic_of(found.lease) == world.named("returns")
+            assert one.place_of(found.lease) == (world.named("returns"), "g")
             assert await read(one, topics=names, wait_s=0.2) == []
             with pytest.raises(UnknownTopicError):
                 await read(one, topics=frozenset({"else"}))

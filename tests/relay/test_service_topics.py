@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kafka_ordered_ops.core.cluster_facts import group_of_other_kind
 from kafka_ordered_ops.core.errors import (
     CorruptRecordError,
+    GroupInUseError,
     NotReadyError,
     RecordsLostError,
     RelayError,
@@ -18,8 +22,9 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Earliest, Latest
-from kafka_ordered_ops.relay import groups, upkeep
+from kafka_ordered_ops.relay import groups, reads, upkeep
 from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.requests import Requests
 from kafka_ordered_ops.relay.tokens import Lease
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
@@ -39,7 +44,7 @@ from tests.support.wire import write_batch
 
 
 def test_brokers_that_are_away_delay_everything(memory: MemoryWorld) -> None:
-    """While the cluster cannot be reached reads wait and acknowledgements fail; afterwards nothing is lost."""
+    """While the cluster cannot be reached nothing is answered with nothing, since records wait; afterwards nothing is lost."""
     memory.create("orders")
     memory.write("orders", 0, *range(3))
 
@@ -47,13 +52,44 @@ def test_brokers_that_are_away_delay_everything(memory: MemoryWorld) -> None:
         async with serving(memory) as one:
             found = await read_all(one, 1, records_max=1)
             with memory.kafka.unreachable():
-                assert await read(one, wait_s=0.5) == []
+                with pytest.raises(RelayUnavailableError, match="in time"):
+                    await read(one, wait_s=0.5)
                 with pytest.raises(RelayUnavailableError):
                     await acknowledge(one, found)
             rest = await read_all(one, 2)
             assert places(rest) == [(0, 1), (0, 2)]
             await acknowledge(one, [*found, *rest])
             await until(lambda: (at := status_of(one)) is not None and at.base == 3)
+
+    run(scenario())
+
+
+def test_a_group_that_cannot_begin_says_why(
+    memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read reports what keeps its new group from beginning; at once, where that does not pass."""
+    memory.create("orders")
+    memory.write("orders", 0, 1)
+    monkeypatch.setattr(reads, "LOOK_S", 0.3)
+    begins = Requests.start_of
+
+    def start_of(self: Requests, group: str, *args: Any, **options: Any) -> Any:
+        if group == "streams":
+            raise group_of_other_kind(group, "streams")
+        return begins(self, group, *args, **options)
+
+    monkeypatch.setattr(Requests, "start_of", start_of)
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            with pytest.raises(GroupInUseError, match="another kind"):
+                await asyncio.wait_for(read(one, "streams", wait_s=30.0), 10)
+            with (
+                memory.kafka.unreachable(),
+                pytest.raises(RelayUnavailableError, match="is made unreachable"),
+            ):
+                await read(one, "new", wait_s=0.0)
+            assert places(await read_all(one, 1, "new"))
 
     run(scenario())
 

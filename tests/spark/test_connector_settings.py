@@ -121,7 +121,7 @@ def test_files_of_the_client_certificate_are_read_here(tmp_path: Path) -> None:
     [
         ({"sasl.kerberos.keytab": "/etc/job.keytab"}, "Kerberos up for the JVMs"),
         ({"sasl.oauthbearer.method": "oidc"}, r"sasl\.oauthbearer\.method"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.mechanism": "EXTERNAL"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "job"}, r"sasl\.password"),
         ({"ssl.cipher.suites": "X"}, "by different names"),
         ({"ssl.crl.location": "/etc/crl"}, "no such setting"),

@@ -60,7 +60,8 @@ TELLING = """
     spark = SparkSession.builder.getOrCreate()
     run = os.environ["KAFKA_ORDERED_OPS_RUN"]
     folder = pathlib.Path(spark.conf.get("spark.kafkaOrderedOps.submission"))
-    modes = {one.name: oct(stat.S_IMODE(one.stat().st_mode)) for one in [folder, *folder.iterdir()]}
+    private = pathlib.Path(next(one for one in sys.orig_argv if one.endswith("/main.py"))).parent
+    modes = {one.name: oct(stat.S_IMODE(one.stat().st_mode)) for one in [*folder.iterdir(), *private.iterdir()]}
     window = current_window(spark)
     frame = window.read().mapInArrow(upper, "topic string, partition int, offset bigint, timestamp timestamp,"
         " timestamp_type int, key binary, value string, headers array<struct<key: string, value: binary>>,"
@@ -76,7 +77,7 @@ TELLING = """
         "argv": sys.argv, "name": __name__, "path": sys.path[0], "beside": beside.VALUE,
         "modes": modes, "left": sorted(one.name for one in folder.iterdir()),
         "conf": spark.sparkContext.getConf().getAll(), "odd": spark.conf.get("spark.odd"),
-        "seen": [one for one in seen if run in one or "spark-submit" in one],
+        "seen": [one for one in seen if run in one or "spark-submit" in one or "SparkSubmit" in one],
         "context": repr(window), "again": current_window(spark) is window,
         "values": [row.value for row in rows],
     }
@@ -127,8 +128,8 @@ def test_an_application_delivers_a_window(
     assert told["values"] == ["X!"] * 5
     assert told["again"]
     # The settings have been deleted by then.
-    assert {"settings", "spark.conf"} & told["modes"].keys() == {"settings", "spark.conf"}
-    assert [told["modes"][one] for one in ("settings", "spark.conf")] == ["0o600", "0o600"]
+    for name in ("settings", "spark.conf", "main.py"):
+        assert told["modes"][name] == "0o600"
     assert "settings" not in told["left"]
     assert any("SparkSubmit" in one for one in told["seen"])
     assert PASSWORD not in "".join([*told["seen"], told["context"], *lines])
@@ -219,7 +220,6 @@ FAILURES = {
     "nothing written": ("print('all is well')", SinkError, "without a result.*all is well"),
     "not the window asked for": (
         """
-        folder = pathlib.Path(started).parent
         asked = Submission.read(folder)
         JobResult(({},), None).write(folder, asked.token, [replace(asked.plans[0], attempt=9)])
         """,
@@ -228,7 +228,6 @@ FAILURES = {
     ),
     "an output that is not there": (
         """
-        folder = pathlib.Path(started).parent
         asked = Submission.read(folder)
         output = StagedOutput.of(asked.plans[0], asked.output).to_json()
         JobResult((output,), None).write(folder, asked.token, asked.plans)
@@ -246,7 +245,7 @@ from dataclasses import replace
 from kafka_ordered_ops.spark.applications.protocol import Submission
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.result import JobResult
-started = sys.modules["kafka_ordered_ops.spark.applications.driver"].STARTED
+folder = pathlib.Path(sys.modules["kafka_ordered_ops.spark.applications.driver"].FOLDER)
 """
 
 
@@ -262,9 +261,9 @@ def test_what_a_failed_application_is_told_as(
     job.write_text(_PREAMBLE + textwrap.dedent(text))
     runner = """
         from kafka_ordered_ops.spark.applications import driver
-        driver.STARTED = str(folder / "main.py")
+        driver.FOLDER = str(folder)
         sys.argv = sys.argv[sys.argv.index("--load-spark-defaults") + 1 :]
-        driver.main(sys.argv[0])
+        driver.main(driver.FOLDER)
     """
     plan = planned(windows, orders)
     with pytest.raises(kind, match=f"(?s){words}") as caught:

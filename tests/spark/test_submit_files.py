@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.kafka.settings import ClientSettings, parse_properties
+from kafka_ordered_ops.kafka.properties import parse_properties
+from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.applications import protocol
 from kafka_ordered_ops.spark.applications import submitter as submitter_module
 from kafka_ordered_ops.spark.applications.protocol import settings_from_text, settings_to_text
@@ -94,7 +95,7 @@ def test_what_a_dead_submitter_left_is_removed_by_the_next(
     """Its folder has secrets in it. One that is in use stays, and so do the newest logs."""
     output, plan = tmp_path / "out", planned(windows, orders)
     root = control_of(output) / "submit"
-    dead = [root / "other" / "c-1-x", root / "other" / "c-2-y"]
+    dead = [root / "other" / f"c-{number}-{uuid.uuid4().hex}" for number in (1, 2)]
     for folder in dead:
         folder.mkdir(parents=True)
         (folder / "settings").write_text(PASSWORD)
@@ -106,9 +107,44 @@ def test_what_a_dead_submitter_left_is_removed_by_the_next(
         protocol.new_place(str(control_of(output)), plan) as place,
         protocol.new_place(str(control_of(output)), plan),
     ):
-        assert place.folder.is_dir()
+        assert Path(place.folder).is_dir()
         assert sum(one.startswith(f"{plan.claim_id}-{plan.attempt}-") for one in runs(output)) == 2
         assert not any(folder.exists() for folder in dead)
         assert not (root / "other").exists()
         assert len(logs(output)) < protocol.LOGS_MAX
     assert runs(output) == []
+
+
+def test_links_in_the_place_of_runs_and_logs_are_not_followed(
+    windows: OrderedWindows, orders: str, tmp_path: Path
+) -> None:
+    """Whatever is behind them stays, and so does what is not called like a run or a log."""
+    output, plan = tmp_path / "out", planned(windows, orders)
+    root, precious = control_of(output) / "submit", tmp_path / "precious"
+    names = [f"c-1-{uuid.uuid4().hex}", f"w-c-1-{uuid.uuid4().hex}.log", "inner"]
+    for name in names:
+        (precious / name).mkdir(parents=True)
+        (precious / name / "file").write_text("precious")
+    (root / "mine" / "inner").mkdir(parents=True)
+    (root / "x").symlink_to(precious)
+    (root / "mine" / names[0]).symlink_to(precious / "inner")
+    with protocol.new_place(str(control_of(output)), plan):
+        pass
+    (root / "logs").rmdir()
+    (root / "logs").symlink_to(precious)
+    with (
+        pytest.raises(SinkError, match="it is a link"),
+        protocol.new_place(str(control_of(output)), plan),
+    ):
+        pass
+    assert sorted(path.name for path in precious.glob("*/file")) == ["file"] * 3
+    assert (root / "mine" / "inner").is_dir()
+    assert (root / "x").is_symlink()
+
+
+@pytest.mark.parametrize("options", [{"key": object()}, {"key": b"bytes"}, {"key": float("nan")}])
+def test_options_that_do_not_travel_are_refused(options: dict[str, object]) -> None:
+    """They are sent as JSON, and nothing is unpickled; the error shows no value."""
+    settings = ClientSettings.from_mapping({"bootstrap.servers": "h:1"})
+    with pytest.raises(ConfigError, match="cannot be sent to an application"):
+        settings_to_text(settings, options)

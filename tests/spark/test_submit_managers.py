@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from kafka_ordered_ops.spark.applications import submitter
-from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, new_place
+from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, new_place, settings_to_text
 from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+from kafka_ordered_ops.windows import ClientSettings
 from tests.support.spark_support import plan_of
 
 API = "k8s://https://kubernetes.example:6443"
-SECRET = "the settings with the password"
+SECRET = settings_to_text(
+    ClientSettings.from_mapping({"bootstrap.servers": "h:1", "sasl.password": "hunter-2"})
+)
 
 #: By name: how it is run, the options that spark-submit gets, and the settings in its file.
 _MANAGERS = {
@@ -45,7 +48,11 @@ _MANAGERS = {
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 @pytest.mark.parametrize("manager", _MANAGERS)
 def test_a_cluster_manager_gets_what_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str, mode: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    manager: str,
+    mode: str,
 ) -> None:
     """Options as options, settings in the file, the driver's mode named, the application last, and no secret in the list."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -68,3 +75,5 @@ def test_a_cluster_manager_gets_what_was_asked_for(
         # An interpreter of this machine would not be there.
         assert "PYSPARK_PYTHON" not in how.variables()
         assert (SECRET_KEY in settings) is (mode == "cluster")
+    # There everybody who may read config maps sees it.
+    assert ("ConfigMap" in caplog.text) is ((manager, mode) == ("kubernetes", "cluster"))

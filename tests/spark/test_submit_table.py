@@ -12,6 +12,7 @@ from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     JobFailedError,
+    OutputOwnedError,
     SinkError,
     WindowSupersededError,
 )
@@ -111,10 +112,15 @@ class _Dying(OrderedWindows):
 
 
 def _deliver(
-    windows: Any, orders: str, job: Path, how: SparkSubmit, mode: str = "append"
+    windows: Any,
+    orders: str,
+    job: Path,
+    how: SparkSubmit,
+    mode: str = "append",
+    table: str = "lake.orders",
 ) -> list[bool]:
     """Two windows in one pass, as the hosts deliver them."""
-    hosted = Job(application=str(job), submit=how, table=TableTarget("lake.orders", mode))
+    hosted = Job(application=str(job), submit=how, table=TableTarget(table, mode))
     hosted.check(windows.settings, windows.group_id)
     asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
     write = writing(hosted, windows)
@@ -191,6 +197,57 @@ def test_rows_that_are_gone_from_the_stage_are_written_again(
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         assert _deliver(windows, orders, job, how) == [True, True]
     assert rows_of(table) == [("a", FIRST), ("b", SECOND)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["written", "committed", "published"])
+def test_no_table_is_touched_but_the_one_that_is_named(
+    bootstrap: str, group_id: str, orders: str, job: Path, table: Path, point: str
+) -> None:
+    """Others may write the ledger: what is staged elsewhere is read again, and what is published elsewhere is done."""
+    how = table_driver(job.parent, table)
+    with OrderedWindows(bootstrap, group_id=group_id) as windows:
+        if point == "published":
+            _deliver(windows, orders, job, how)
+        else:
+            _die_at(point, bootstrap, group_id, orders, job, how)
+        began, before_it = len(orders_of(job)), table.read_text()
+        named = table.with_name("other.json")
+        other = table_driver(job.parent, named)
+        is_done = point == "published"
+        assert _deliver(windows, orders, job, other, table="lake.other") == [not is_done] * 2
+    assert orders_of(job)[began:] == ([] if is_done else ["write", "publish"])
+    assert table.read_text() == before_it
+    assert rows_of(named) == ([] if is_done else [("a", FIRST), ("b", SECOND)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["planned", "written"])
+def test_rows_of_another_group_are_not_replaced(
+    bootstrap: str, group_id: str, orders: str, job: Path, table: Path, point: str
+) -> None:
+    """Refused in the application, by name; also where its own rows were staged before. Nothing stays claimed."""
+    how = table_driver(job.parent, table)
+    asked = before(orders, 12, Earliest())
+    run: dict[str, Any] = {
+        "table": "lake.orders",
+        "mode": "replace",
+        "application": job,
+        "submit": how,
+    }
+    if point == "written":
+        with _Dying(bootstrap, group_id=group_id) as dying:
+            dying.die_at = "written"
+            with pytest.raises(KeyboardInterrupt):
+                dying.run(asked, "w", **run)
+    with OrderedWindows(bootstrap, group_id=f"{group_id}-other") as other:
+        other.run(asked, "w", **run)
+    with OrderedWindows(bootstrap, group_id=group_id) as windows:
+        with pytest.raises(OutputOwnedError, match=r"of group .*-other") as refused:
+            windows.run(asked, "w", **run)
+        assert refused.value.group_id == f"{group_id}-other"
+        assert windows.show("w").status is WindowStatus.ABANDONED
+    assert rows_of(table) == [("w", FIRST)]
 
 
 def test_an_output_that_is_not_the_table_s_is_refused(windows: Any, orders: str, job: Path) -> None:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, OutputOwnedError, SinkError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.applications.context import WindowContext
 from kafka_ordered_ops.spark.table_target import TableTarget
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, session_with
+from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.table_output import TableOutput
-from kafka_ordered_ops.spark.write.table_windows import found_in_tables
+from kafka_ordered_ops.spark.write.table_windows import found_in_table
+from kafka_ordered_ops.spark.write.write_session import session_with
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -98,28 +99,33 @@ def test_appending_refuses_what_would_add_rows_twice(
             ConfigError, match=r"appended .* before: mode 'append' adds a window once"
         ):
             lake.sink.write(_frame(lake, (1, "b")), replace(_plan(), status=status))
+    told = r"was appended to .* before, by the earlier claim claim"
+    again = replace(_plan(claim_id="other"), replaces=("claim",))
+    with pytest.raises(OutputOwnedError, match=told):
+        lake.sink.write(_frame(lake, (1, "c")), again)
     anew = lake.sink.write(_frame(lake, (1, "c")), _plan(claim_id="other"))
     for refused in (anew.check_ready, anew.publish):
-        with pytest.raises(SinkError, match=r"was appended to .* before, by claim claim"):
+        with pytest.raises(OutputOwnedError, match=told):
             refused()
     nothing = lake.sink.write(_frame(lake), _plan("empty"))
     nothing.publish()
     assert _rows(lake) == [(1, "a")]
 
 
-def test_a_window_that_was_begun_for_one_table_ends_there(
+def test_a_window_is_looked_for_in_the_named_table_alone(
     lake_spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its rows may show already, whatever table is asked for by now; if that table is gone, they do not."""
+    """Others may write the ledger: a record that names another table has nothing read and nothing shown there."""
     lake, other = (_make(lake_spark, "iceberg", tmp_path, "append") for _ in range(2))
-    told = lake.sink.write(_frame(lake, (1, "a")), _plan()).to_json()
-    found = found_in_tables(other.sink, told)
+    output = lake.sink.write(_frame(lake, (1, "a")), _plan())
+    told = output.to_json()
+    for result in (told, {**told, "published": True}):
+        assert found_in_table(other.sink, result) is None
+    assert (_rows(lake), _rows(other)) == ([], [])
+    found = found_in_table(lake.sink, told)
     assert found is not None
     found.publish()
     assert (_rows(lake), _rows(other)) == ([(1, "a")], [])
-    assert found_in_tables(other.sink, told) is not None
-    lake_spark.sql(f"DROP TABLE {lake.table}")
-    assert found_in_tables(other.sink, told) is None
 
 
 def test_an_expired_history_is_no_proof(lake_spark: SparkSession, tmp_path: Path) -> None:
@@ -135,7 +141,7 @@ def test_an_expired_history_is_no_proof(lake_spark: SparkSession, tmp_path: Path
     lake_spark.sql(
         f"CALL {CATALOG}.system.expire_snapshots(table => '{name}', older_than => now(), retain_last => 1)"
     ).collect()
-    with pytest.raises(SinkError, match="snapshots since then have expired"):
+    with pytest.raises(SinkError, match="commits since then have expired"):
         lake.sink.found(told)
     assert lake.sink.found({**told, "published": True}) is not None
     assert len(_rows(lake)) == 3
@@ -153,7 +159,8 @@ def test_a_replay_replaces_rows_in_files_with_others(
         f"'other'), (2L, 'old', timestamp'2026-01-01', 'a') t"
     )
     for attempt, rows in enumerate([[(2, "new"), (3, "new")], [(3, "newer")], []], start=1):
-        lake.sink.write(_frame(lake, *rows), _plan("a", attempt=attempt)).publish()
+        plan = replace(_plan("a", attempt=attempt), status=WindowStatus.PUBLISHED)
+        lake.sink.write(_frame(lake, *rows), plan).publish()
         assert _rows(lake) == [(1, "old"), *rows]
     assert lake.staged_count() == 0
 

@@ -32,8 +32,8 @@ class BrokerWorld(World):
     #: A busy machine may be slow to fetch what is there.
     stall_timeout_s = 8.0
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__({"bootstrap.servers": bootstrap})
+    def __init__(self, bootstrap: str, *, suffix: str | None = None) -> None:
+        super().__init__({"bootstrap.servers": bootstrap}, suffix=suffix)
         self._bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producers: dict[str, Producer] = {}
@@ -133,6 +133,8 @@ class BrokerWorld(World):
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         at = ClientPartition(self.named(topic), partition, offset)
+        # The client may not have looked at the topic since it was recreated, or since the partition was added.
+        self._admin.list_topics(at.topic, timeout=TIMEOUT_S)
         [done] = self._admin.delete_records([at]).values()
         done.result(TIMEOUT_S)
 

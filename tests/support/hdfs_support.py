@@ -181,7 +181,8 @@ class MemoryClient:
     def __init__(self) -> None:
         self.tree: dict[str, bytes | None] = {"/": None}
         self._times: dict[str, int] = {}
-        self._clock = itertools.count(1)
+        self._born_ms = time.time_ns() // 1_000_000
+        self._clock = itertools.count(self._born_ms + 1)
 
     def _found(self, path: str) -> bytes | None:
         parts = path.strip("/").split("/")
@@ -200,7 +201,7 @@ class MemoryClient:
             raise NotADirectoryError(f"{path} is below a file")
 
     def get_file_info(self, path: str) -> _Status:
-        return _Status(path, self._found(path), self._times.get(path, 0))
+        return _Status(path, self._found(path), self._times.get(path, self._born_ms))
 
     def list_status(self, path: str) -> list[_Status]:
         if self._found(path) is not None:
@@ -229,7 +230,7 @@ class MemoryClient:
                 raise FileExistsError(f"{target} already exists")
         for path in [source, *self._below(source)]:
             self.tree[target + path[len(source) :]] = self.tree.pop(path)
-        self._times[target] = self._times.pop(source, 0)
+        self._times[target] = self._times.pop(source, self._born_ms)
 
     def delete(self, path: str, recursive: bool) -> bool:
         if path not in self.tree:

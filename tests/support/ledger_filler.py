@@ -11,7 +11,7 @@ from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group.checks import known_state
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord, next_state
-from kafka_ordered_ops.core.group.ledger_rules import Decision
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Decision
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
@@ -29,7 +29,13 @@ _OFFSETS_EACH: Final = 1_000
 
 
 def fill_ledger(
-    settings: ClientSettings, group_id: str, topic: str, count: int, *, since: datetime
+    settings: ClientSettings,
+    group_id: str,
+    topic: str,
+    count: int,
+    *,
+    since: datetime,
+    ledger: str = LEDGER_TOPIC,
 ) -> None:
     """Gives a new group of intervals `count` published windows, one an hour, the last one before `since`.
 
@@ -37,11 +43,11 @@ def fill_ledger(
     ones say of every partition that they took a thousand offsets, which nobody has written: they can be shown,
     listed and pruned like others, and not replayed.
     """
-    with OrderedWindows(settings, group_id) as windows:
+    with OrderedWindows(settings, group_id, ledger_topic=ledger) as windows:
         windows.commit(
             windows.plan(Window([topic], since + _HOUR, Earliest(), since=since), "first")
         )
-    with open_lookup(settings) as lookup, open_ledger(settings, lookup) as ledger:
+    with open_lookup(settings) as lookup, open_ledger(settings, lookup, topic=ledger) as door:
         facts = lookup.topics([topic])[topic]
         for at in range(0, count, _AT_ONCE):
             numbers = range(at, min(at + _AT_ONCE, count))
@@ -50,7 +56,7 @@ def fill_ledger(
                 _plan(group_id, facts, number, begin)
                 for number, begin in zip(numbers, begins, strict=True)
             ]
-            ledger.update(group_id, partial(_storing, [_published(plan) for plan in plans]))
+            door.update(group_id, partial(_storing, [_published(plan) for plan in plans]))
 
 
 def old_window_id(number: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kafka_ordered_ops.core import types as core
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
@@ -26,7 +27,9 @@ Stored = dict[bytes, tuple[bytes, Headers]]
 def ledger(topic: MakeTopic) -> str:
     """A ledger topic of this test's own."""
     return topic(
-        f"ledger-{uuid.uuid4().hex[:12]}", partitions=16, config={"cleanup.policy": "compact"}
+        f"ledger-{uuid.uuid4().hex[:12]}",
+        partitions=LEDGER_PARTITIONS,
+        config={"cleanup.policy": "compact"},
     )
 
 
@@ -46,7 +49,7 @@ def service(bootstrap: str, group_id: str, ledger: str, timeout_s: float = 60) -
 
 def place_of(ledger: str, group_id: str) -> TopicPartition:
     """Where a group's records are: the rule can never change, or ledgers are lost."""
-    return TopicPartition(ledger, zlib.crc32(group_id.encode()) % 16)
+    return TopicPartition(ledger, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
 
 
 def put(

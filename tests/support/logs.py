@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kafka_ordered_ops.core import types as core
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
@@ -20,6 +22,19 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 
 _TIMEOUT_S = 60.0
+
+
+def read_ranges(
+    settings: ClientSettings,
+    group_id: str,
+    isolation: Isolation,
+    wanted: Mapping[core.TopicPartition, OffsetSet],
+    **options: Any,
+) -> Iterator[pa.RecordBatch]:
+    """The wanted records, by a reader of their own."""
+    with RangeReader(settings, group_id, isolation, wanted, **options) as reader:
+        yield from reader.batches()
+
 
 #: (topic, partition, offset) -> timestamp in ms
 Records = dict[tuple[str, int, int], int]

@@ -14,9 +14,9 @@ class MemoryWorld(World):
 
     stall_timeout_s = 0.1
 
-    def __init__(self) -> None:
+    def __init__(self, *, suffix: str | None = None) -> None:
         self.kafka = InMemoryKafka()
-        super().__init__(self.kafka.settings)
+        super().__init__(self.kafka.settings, suffix=suffix)
         self._stack.enter_context(self.kafka)
         self._open: dict[str, Transaction] = {}
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.group import claiming, transitions
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.group import claiming, splitting, transitions
 from kafka_ordered_ops.core.group.adoption import Adoption, LogNow, adopt
 from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
 from kafka_ordered_ops.core.group.group_state import (
@@ -23,6 +24,7 @@ from kafka_ordered_ops.core.group.group_state import (
     WindowRecord,
 )
 from kafka_ordered_ops.core.group.others import OthersCommit
+from kafka_ordered_ops.core.group.resetting import OffsetReset, reset
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,
@@ -70,9 +72,15 @@ class ModelLog:
     def visible(self, within: OffsetSet) -> dict[int, int]:
         """Offsets and timestamps of visible records that are still there."""
         return {
+            offset: time for offset, time in self.ever(within).items() if offset >= self.log_start
+        }
+
+    def ever(self, within: OffsetSet) -> dict[int, int]:
+        """The same with those that retention has removed."""
+        return {
             offset: time
             for offset, (time, visible) in sorted(self.records.items())
-            if visible and offset >= self.log_start and offset in within
+            if visible and offset in within
         }
 
     def visible_below(self, end: int) -> dict[int, int]:
@@ -190,16 +198,48 @@ class ModelGroup:
         """Gives a window's offsets free."""
         self.apply(transitions.abandon(self.view, window_id))
 
+    def resume(self, plan: WindowPlan, window: Window) -> WindowPlan:
+        """Takes up a window: what retention has removed of it is lost."""
+        outcome = claiming.resume(
+            self.view,
+            looked_at=self.view.windows[plan.window_id],
+            window=window,
+            log_starts={tp: log.log_start for tp, log in self.logs.items()},
+            unreadable={},
+            now_ms=0,
+        )
+        return self.apply(outcome)[0].plan
+
+    def split(self, plan: WindowPlan, count: int) -> None:
+        """Splits a window, and all of its parts report."""
+        self.apply(splitting.split(self.view, plan, count, now_ms=0))
+        for part in splitting.shares(plan, count):
+            self.apply(splitting.report(self.view, part, {}, now_ms=0))
+
     def move(self, others: dict[TopicPartition, int]) -> Adoption:
         """Somebody commits these offsets, and the group adopts them."""
-        logs = {
-            tp: LogNow(f"id of {tp.topic}", log.log_start, log.end) for tp, log in self.logs.items()
-        }
         commits = {tp: OthersCommit(offset) for tp, offset in others.items()}
-        change, adopted = adopt(self.view, commits, logs, {})
+        change, adopted = adopt(self.view, commits, self._logs_now(), {})
         if change is not None:
             self.apply(change)
         return adopted
+
+    def reset(self, wanted: dict[TopicPartition, int]) -> OffsetReset | None:
+        """Sets the group's progress; None if it is there already."""
+        present = {
+            tp.topic: TopicFacts(tp.topic, f"id of {tp.topic}", tuple(range(len(self.logs))))
+            for tp in wanted
+        }
+        change, told = reset(self.view, wanted, {}, self._logs_now(), present)
+        if change is None:
+            return None
+        self.apply(change)
+        return told
+
+    def _logs_now(self) -> dict[TopicPartition, LogNow]:
+        return {
+            tp: LogNow(f"id of {tp.topic}", log.log_start, log.end) for tp, log in self.logs.items()
+        }
 
     def apply(self, outcome: transitions.Outcome) -> list[WindowRecord]:
         """Writes a change as the ledger would: through its JSON and back."""

@@ -179,6 +179,8 @@ def staged_rows(
     rows_per_file: int = 2,
     options: Mapping[str, Any] | None = None,
     partition: str | None = None,
+    ledger_id: str = "",
+    replaces: Sequence[str] = (),
 ) -> StagedOutput:
     """An output that one attempt has staged, a file for every few rows."""
     place = StagedOutput(
@@ -189,6 +191,8 @@ def staged_rows(
         group_id=group_id,
         storage_options=options,
         partition=partition,
+        ledger_id=ledger_id,
+        replaces=tuple(replaces),
     )
     with drafts_of([place]) as (draft,):
         for number, start in enumerate(range(0, len(rows), rows_per_file)):
@@ -244,10 +248,19 @@ def rows_in(root: str, paths: Sequence[str], options: Mapping[str, Any] | None =
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """A server of S3 in this process, with a bucket ``bucket``; gives the storage options."""
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def put_alone(self: S3Response) -> Any:
+        # By itself it looks whether the condition holds, and writes a moment later.
+        with one_at_a_time:
+            return put(self)
+
+    S3Response.put_object = put_alone  # type: ignore[method-assign]
     server.start()
     try:
         host, port = server.get_host_and_port()
@@ -263,6 +276,7 @@ def s3_server() -> Iterator[dict[str, str]]:
         }
     finally:
         server.stop()
+        S3Response.put_object = put  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")

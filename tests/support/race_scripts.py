@@ -332,9 +332,12 @@ def lost_after_progress_was_moved_back(world: World) -> None:
     world.foreign_commit("g", "orders", {0: 0})
     world.do("adopt", lambda: world.windows().adopt())
     world.delete_before("orders", 0, 3)
-    assert lost(world.plan("50", 70, since=50, on_data_loss=WARN)) == [(2, 3)]
-    assert lost(world.plan("0", 20, since=0, on_data_loss=WARN)) == [(0, 1)]
-    assert lost(world.plan("20", 40, since=20, on_data_loss=WARN)) == [(1, 2)]
+    fewer = Policy(allow_fewer=True)
+    for since, offset in ((50, 2), (0, 0), (20, 1)):
+        asked: dict[str, Any] = {"since": since, "on_data_loss": WARN}
+        assert world.plan(f"{since}", since + 20, **asked) is None
+        again = world.plan(f"{since}", since + 20, **asked, policy=fewer)
+        assert lost(again) == [(offset, offset + 1)]
     for window_id in ("0", "20", "50"):
         world.commit(window_id)
     world.look("orders")

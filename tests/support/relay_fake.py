@@ -13,7 +13,13 @@ from kafka_ordered_ops.core.errors import LeaseError, NotReadyError, UnknownTopi
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets, PartitionStatus
+from kafka_ordered_ops.relay.ports import (
+    Delivered,
+    LeasedOffsets,
+    LeasePlace,
+    PartitionStatus,
+    Reader,
+)
 
 
 class FakeService:
@@ -33,6 +39,14 @@ class FakeService:
         #: What its start waits for.
         self.starting: Callable[[], Awaitable[object]] = partial(asyncio.sleep, 0)
         self.readers = 0
+        #: The reader of the last read.
+        self.read_by: Reader | None = None
+        #: The client group of each lease.
+        self.groups: dict[str, str] = {}
+        #: The groups in its status.
+        self.known = ["billing"]
+        #: What keeps it from handing out records.
+        self.problem: str | None = None
         self._arrived = asyncio.Event()
         self._numbers = itertools.count()
 
@@ -55,7 +69,9 @@ class FakeService:
         wait_s: float,
         lease_s: float,
         topics: frozenset[str] | None,
+        reader: Reader | None = None,
     ) -> tuple[list[Delivered], bool]:
+        self.read_by = reader
         if self.failure is not None:
             raise self.failure
         if not self.is_ready:
@@ -75,11 +91,13 @@ class FakeService:
         by_tp: dict[TopicPartition, list[Record]] = {}
         for record in taken:
             by_tp.setdefault(record.tp, []).append(record)
-        return [self._lease(tp, found, lease_s) for tp, found in by_tp.items()], self.done
+        return [self._lease(group, tp, found, lease_s) for tp, found in by_tp.items()], self.done
 
-    def _lease(self, tp: TopicPartition, records: list[Record], lease_s: float) -> Delivered:
+    def _lease(
+        self, group: str, tp: TopicPartition, records: list[Record], lease_s: float
+    ) -> Delivered:
         token = f"{tp.topic}-lease-{next(self._numbers)}"
-        self.leased[token] = records
+        self.leased[token], self.groups[token] = records, group
         return Delivered(tp, records, token, round((time.time() + lease_s) * 1000))
 
     def _check(self, tokens: Sequence[str]) -> None:
@@ -106,16 +124,21 @@ class FakeService:
         self._check(tokens)
         return [round((time.time() + lease_s) * 1000)] * len(tokens)
 
-    async def open_window(self, plan: WindowPlan, group: str | None) -> str:
+    async def open_window(
+        self, plan: WindowPlan, group: str | None, reader: Reader | None = None
+    ) -> str:
         self.windows.append((plan, group))
         return group or plan.window_id
 
-    def topic_of(self, token: str) -> str:
+    def place_of(self, token: str) -> LeasePlace:
         self._check([token])
-        return self.leased[token][0].topic
+        return LeasePlace(self.leased[token][0].topic, self.groups[token])
 
     def status(self) -> list[PartitionStatus]:
         return [
-            PartitionStatus(topic, 0, "billing", "server-1", True, True, 3, 7, 12, None, 10, 10)
+            PartitionStatus(
+                topic, 0, group, "server-1", True, True, 3, 7, 12, None, 0, self.problem, 10, 10
+            )
             for topic in sorted(self.topics)
+            for group in self.known
         ]

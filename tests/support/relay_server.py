@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -51,8 +51,13 @@ class Running:
 
 
 @contextmanager
-def serving(listening: Listening, service: FakeService | Makes | None = None) -> Iterator[Running]:
-    """A server of a service, which is a fake one by default."""
+def serving(
+    listening: Listening,
+    service: FakeService | Makes | None = None,
+    *,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> Iterator[Running]:
+    """A server of a service, which is a fake one by default; `run` makes the event loop."""
     fake = None if callable(service) else service or FakeService()
     server = RelayServer(listening, service if callable(service) else lambda: fake or FakeService())
     running = Running(server, fake)
@@ -63,7 +68,7 @@ def serving(listening: Listening, service: FakeService | Makes | None = None) ->
         begun.set()
         await server.serve()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="relay-server")
+    thread = threading.Thread(target=lambda: run(serve()), name="relay-server")
     thread.start()
     try:
         assert begun.wait(_TIMEOUT_S)

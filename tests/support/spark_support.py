@@ -340,6 +340,7 @@ class CrashingFiles(LocalFiles):
     """
 
     def __init__(self, at: int, *, after: bool) -> None:
+        super().__init__()
         self.left, self.after = at, after
 
     def _step(self, change: Callable[..., None], *arguments: Any) -> None:
@@ -358,6 +359,11 @@ class CrashingFiles(LocalFiles):
 
     def rename(self, source: str, target: str) -> None:
         self._step(super().rename, source, target)
+
+    def exchange(self, one: str, other: str) -> bool:
+        exchanged = list[bool]()
+        self._step(lambda: exchanged.append(super(CrashingFiles, self).exchange(one, other)))
+        return exchanged[0]
 
     def move(self, source: str, target: str) -> None:
         self._step(super().move, source, target)

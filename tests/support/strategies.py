@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -71,7 +72,16 @@ partition_plans = st.builds(
     decided_end=st.integers(0, 2**62),
     head_end=st.none() | st.integers(0, 2**62),
     late=late_steps,
+    lost_untimed=large_offset_sets,
+    earlier=large_offset_sets,
 )
+
+
+def _asking(plan: WindowPlan) -> WindowPlan:
+    """The plan of a window that asks for the topics of its partitions."""
+    topics = {*plan.window.topics, *plan.topics}
+    return replace(plan, window=replace(plan.window, topics=tuple(sorted(topics))))
+
 
 window_plans = st.builds(
     WindowPlan,
@@ -82,10 +92,13 @@ window_plans = st.builds(
     attempt=st.integers(0, 9),
     status=st.sampled_from(WindowStatus),
     content=st.sampled_from(PlanContent),
-    planned_at_ms=st.integers(0, 2**50),
+    planned_at_ms=st.integers(0, 2**47),
     partitions=st.lists(partition_plans, max_size=4, unique_by=lambda part: part.tp).map(tuple),
     scanned=st.integers(0, 2**50),
     part=st.none() | st.builds(PlanPart, st.integers(0, 3), st.integers(4, 9)),
     stepped_around=st.lists(st.text(max_size=5), max_size=2).map(tuple),
     notes=st.lists(st.text(max_size=5), max_size=2).map(tuple),
-)
+    ledger_id=st.text(max_size=10),
+    replaces=st.lists(st.text(max_size=5), max_size=2).map(tuple),
+    allow_fewer=st.booleans(),
+).map(_asking)

@@ -95,7 +95,14 @@ def fake(folder: Path, text: str) -> SparkSubmit:
     head = f"""\
         #!{sys.executable}
         import os, pathlib, signal, subprocess, sys, time
-        folder = pathlib.Path(sys.argv[sys.argv.index("--properties-file") + 1]).parent
+        properties = pathlib.Path(sys.argv[sys.argv.index("--properties-file") + 1]).read_text()
+        folder = pathlib.Path(
+            next(
+                line.partition("=")[2].encode().decode("unicode_escape")
+                for line in properties.splitlines()
+                if line.startswith("spark.kafkaOrderedOps.submission=")
+            )
+        )
         job = pathlib.Path(sys.argv[sys.argv.index("--load-spark-defaults") + 2])
         run = os.environ["{RUN_VARIABLE}"]
         def ready(pid=os.getpid()):

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from kafka_ordered_ops.core.strict_json import Fields
@@ -23,9 +22,9 @@ from kafka_ordered_ops.spark.applications import orders
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission
 from kafka_ordered_ops.spark.applications.result import JobError, JobResult
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
-from kafka_ordered_ops.spark.write.table_formats import TableState
+from kafka_ordered_ops.spark.write.table_formats import TableState, commits_of
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
-from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
 from tests.support.submit_support import fake
 
 
@@ -42,8 +41,8 @@ class FileTable:
         return self
 
     @property
-    def facts(self) -> Any:
-        return SimpleNamespace(table=self.target.table, format="iceberg")
+    def facts(self) -> FileFacts:
+        return FileFacts(self, self.target.table)
 
     @contextmanager
     def change(self) -> Iterator[dict[str, Any]]:
@@ -70,10 +69,16 @@ class FileTable:
         return len(self.content()["staged"].get(write.name, {"rows": []})["rows"])
 
     def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
-        shown = [one["write"] for one in self.content()["shown"]]
-        mine = [one for one in shown if one["window_id"] == write.window_id]
-        found = TableWrite.from_json(Fields(mine[-1], "write")) if mine else None
-        return TableState(found, len(shown))
+        shown = self.content()["shown"]
+        told = [
+            TableCommit(
+                TableWrite.from_json(Fields(one["write"], "write")),
+                TableMode(self.target.mode),
+                len(one["rows"]),
+            )
+            for one in reversed(shown)
+        ]
+        return TableState(commits_of(write, self.target, told), len(shown))
 
     def show(self, write: TableWrite, records: int, basis: int | None) -> bool:
         dies("before")
@@ -93,8 +98,8 @@ class FileTable:
     def clear(self, write: TableWrite) -> None:
         with self.change() as content:
             for name, one in list(content["staged"].items()):
-                same = one["write"]["window_id"] == write.window_id
-                if same and write.makes_worthless(name):
+                staged = TableWrite.from_json(Fields(one["write"], "write"))
+                if staged.is_same_window(write) and write.makes_worthless(name):
                     del content["staged"][name]
 
     # --- as a sink -------------------------------------------------------------------------------
@@ -112,6 +117,22 @@ class FileTable:
             return None
         output = self.reopened(kept)
         return output if output.is_staged() or output.is_shown() else None
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What its catalogue says of it, and what its readers see."""
+
+    of: FileTable
+    table: str
+    format: str = "iceberg"
+
+    def rows_shown(self, window_id: str) -> int:
+        shown = self.of.content()["shown"]
+        return sum(len(o["rows"]) for o in shown if o["write"]["window_id"] == window_id)
+
+    def may_show(self, window_id: str) -> bool:
+        return self.rows_shown(window_id) > 0
 
 
 def dies(step: str) -> None:
@@ -160,6 +181,9 @@ def _run(submission: Submission, folder: Path, path: Path) -> None:
     outputs = []
     for plan in submission.plans:
         write = TableWrite.of(plan)
+        TableOutput(table, write, {"records": 0, "elapsed_ms": 0}).check_place(
+            is_first=plan.status.is_open and not plan.replaces
+        )
         rows = [
             offset for part in plan for start, end in part.taken for offset in range(start, end)
         ]

@@ -35,9 +35,9 @@ def main() -> None:
     sink = TableSink(spark, table, mode, keys=keys)
     show = sink.format.show
 
-    def dying(*arguments: Any) -> bool:
+    def dying(*arguments: Any) -> None:
         threading.Timer(_KILL_AFTER_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return show(*arguments)
+        show(*arguments)
 
     sink.format.show = dying  # type: ignore[method-assign, assignment]
     with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:

@@ -9,15 +9,19 @@ import itertools
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 
 _TIMEOUT_S = 30.0
 _PRODUCE, _OFFSET_COMMIT, _OFFSET_FETCH, _FIND_COORDINATOR = 0, 8, 9, 10
-_LEAVE_GROUP, _OFFSET_DELETE = 13, 47
+_JOIN_GROUP, _LEAVE_GROUP, _OFFSET_DELETE = 11, 13, 47
+_SHARE_HEARTBEAT, _STREAMS_HEARTBEAT, _ALTER_QUOTAS = 76, 88, 49
 _NO_LEADER_YET = frozenset({3, 5, 6})
 _NO_COORDINATOR_YET = frozenset({14, 15, 16})
 _UNKNOWN_MEMBER = 25
 _NONE = 0
+#: In flexible versions: null for a text or a list, and no tagged fields.
+_NULL, _NO_TAGS = b"\0", b"\0"
 
 
 class WireError(Exception):
@@ -55,6 +59,18 @@ def write_batch(
         if code not in _NO_LEADER_YET or time.monotonic() > deadline:
             raise WireError(f"writing to {topic}[{partition}]", code)
         time.sleep(0.1)
+
+
+def set_quota(bootstrap: str, client_id: str, key: str, value: float | None) -> None:
+    """Sets a client quota of all clients with an id; None removes it."""
+    entity = struct.pack(">i", 1) + _text("client-id") + _text(client_id)
+    change = struct.pack(">i", 1) + _text(key) + struct.pack(">d?", value or 0.0, value is None)
+    body = struct.pack(">i", 1) + entity + change + struct.pack(">?", False)
+    answer = _call(bootstrap, _ALTER_QUOTAS, 0, body)
+    # Throttle time, one entry: its error.
+    [code] = struct.unpack_from(">h", answer, 8)
+    if code != _NONE:
+        raise WireError(f"setting {key} of {client_id}", code)
 
 
 def commit_offsets(
@@ -109,6 +125,36 @@ def delete_offset(bootstrap: str, group_id: str, topic: str, partition: int) -> 
         )
 
 
+def join_as(bootstrap: str, group_id: str, kind: str, topic: str) -> None:
+    """Makes a group of another kind, with one member that is never heard of again: streams, share, or any other program's.
+
+    The latter is a classic group with this name as its protocol type.
+    """
+    _await_coordinator(bootstrap, group_id)
+    if kind == "share":
+        body = _compact(group_id) + _compact(str(uuid.uuid4())) + struct.pack(">i", 0)
+        body += _NULL + _compact_list([_compact(topic)]) + _NO_TAGS
+        answer = _call(bootstrap, _SHARE_HEARTBEAT, 1, body, flexible=True)
+        at = 1 + 4  # Tags of the header, throttle time.
+    elif kind == "streams":
+        subtopology = _compact("0") + _compact_list([_compact(topic)])
+        subtopology += _compact_list([]) * 5 + _NO_TAGS
+        body = _compact(group_id) + _compact(str(uuid.uuid4())) + struct.pack(">ii", 0, 0)
+        body += _NULL * 2 + struct.pack(">i", 300_000)
+        body += struct.pack(">bi", 1, 0) + _compact_list([subtopology]) + _NO_TAGS
+        body += _compact_list([]) * 3 + _compact("process-1") + struct.pack(">b", -1)
+        body += _compact_list([]) + _NULL * 2 + b"\0" + _NO_TAGS
+        answer = _call(bootstrap, _STREAMS_HEARTBEAT, 0, body, flexible=True)
+        at = 1 + 4
+    else:
+        body = _text(group_id) + struct.pack(">i", 30_000) + _text("") + _text(kind)
+        body += struct.pack(">i", 1) + _text("default") + struct.pack(">i", 0)
+        answer, at = _call(bootstrap, _JOIN_GROUP, 0, body), 0
+    [code] = struct.unpack_from(">h", answer, at)
+    if code != _NONE:
+        raise WireError(f"joining {group_id} as {kind}", code)
+
+
 def leave_group(bootstrap: str, group_id: str, member_id: str) -> None:
     """Removes a member from a group, as the end of its session does."""
     answer = _call(bootstrap, _LEAVE_GROUP, 0, _text(group_id) + _text(member_id))
@@ -130,9 +176,9 @@ def _await_coordinator(bootstrap: str, group_id: str) -> None:
         time.sleep(0.1)
 
 
-def _call(bootstrap: str, api: int, version: int, body: bytes) -> bytes:
+def _call(bootstrap: str, api: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
     host, _, port = bootstrap.rpartition(":")
-    head = struct.pack(">hhi", api, version, 1) + _text("wire")
+    head = struct.pack(">hhi", api, version, 1) + _text("wire") + (_NO_TAGS if flexible else b"")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as broker:
         broker.sendall(struct.pack(">i", len(head + body)) + head + body)
         with broker.makefile("rb") as answers:
@@ -158,6 +204,15 @@ def _record_batch(
     checked += records
     tail = struct.pack(">ibI", -1, 2, _crc32c(checked)) + checked
     return struct.pack(">qi", 0, len(tail)) + tail
+
+
+def _compact(value: str) -> bytes:
+    """Text in flexible versions; short ones only."""
+    return bytes([len(value.encode()) + 1]) + value.encode()
+
+
+def _compact_list(items: Sequence[bytes]) -> bytes:
+    return bytes([len(items) + 1]) + b"".join(items)
 
 
 def _text(value: str) -> bytes:

@@ -43,7 +43,7 @@ Content = tuple[float, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 #: Fields that hold the id of a topic.
 _ID_FIELDS: Final = frozenset({"topic_id", "expected_id", "found_id"})
 #: Fields that differ from run to run.
-_CHANCE_FIELDS: Final = frozenset({"claim_id", "code"})
+_CHANCE_FIELDS: Final = frozenset({"claim_id", "replaces", "ledger", "code"})
 #: A timestamp of today, where the tests' time is years ago.
 _TODAY_MS: Final = 24 * 3_600_000
 
@@ -58,14 +58,14 @@ class World(ABC):
     #: How long a read waits for what does not come.
     stall_timeout_s: float
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], *, suffix: str | None = None) -> None:
         self.settings = ClientSettings.from_mapping(settings)
         self.transcript: list[tuple[str, Any]] = []
         #: The newest plan of each window.
         self.plans: dict[str, WindowPlan] = {}
         #: The time of day that the services see, in seconds of the tests' time.
         self.now = 10_000.0
-        self._suffix = uuid.uuid4().hex[:10]
+        self._suffix = uuid.uuid4().hex[:10] if suffix is None else suffix
         self._ids: dict[str, str] = {}
         self._services: dict[tuple[str, str], OrderedWindows] = {}
         self._stack = ExitStack()

@@ -60,7 +60,7 @@ class Team:
         """Lets the principal in and grants it the documented rights."""
         topic = brokers.create(f"orders-{user}", 3)
         ledger, group_id = f"koo-{user}", f"hourly-{user}"
-        new = NewTopic(ledger, 16, len(NODES), config=_COMPACTED)
+        new = NewTopic(ledger, LEDGER_PARTITIONS, len(NODES), config=_COMPACTED)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         admin.create_topics([new])[ledger].result(TIMEOUT_S)
         brokers.await_whole()

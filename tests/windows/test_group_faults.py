@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
+    OffsetMapDecodeError,
     PlanError,
     RecordsLostError,
     UnknownTopicError,
@@ -85,13 +86,17 @@ FOREIGN: Sequence[tuple[str, bytes | None, int]] = [
     ("12,288 bytes", "€".encode() * 4_096, 12_288),
     ("a Parallel Consumer's map without a done offset", b"bgAA", 4),
     ("Kafka Streams' own", b"AgAAAYvM3mAA", 12),
-    ("of a version to come", b"~koo2:AAAA.", 11),
-    # What claims to be ours and is damaged was written by somebody else.
-    ("no map of ours", PREFIX + b"garbage", 13),
-    ("nothing in a map of ours", PREFIX + b".", 7),
-    ("NULs in a map of ours", PREFIX + b"\0\0.", 9),
-    ("half a map of ours", OUR_MAP[:50], 50),
-    ("a map of ours with a wrong checksum", OUR_MAP.replace(b"A", b"B", 1), len(OUR_MAP)),
+]
+
+#: What claims to be ours, and cannot be read.
+DAMAGED: Sequence[tuple[str, bytes]] = [
+    ("of a version to come", b"~koo2:AAAA."),
+    ("cut in its mark", PREFIX[:5]),
+    ("garbage", PREFIX + b"garbage"),
+    ("empty", PREFIX + b"."),
+    ("NULs", PREFIX + b"\0\0."),
+    ("half", OUR_MAP[:50]),
+    ("a wrong checksum", OUR_MAP.replace(b"A", b"B", 1)),
 ]
 
 
@@ -123,6 +128,32 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
             call()
         assert caught.value.moved == {f"{orders}[0]": (4, 6)}
     # Set back where it was: not foreign, whatever stands beside it.
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (4, metadata)})
+    windows.commit(plan)
+    assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metadata", [one[1] for one in DAMAGED], ids=[one[0] for one in DAMAGED])
+def test_a_damaged_map_of_ours_is_refused_where_it_is_needed(
+    bootstrap: str, windows: OrderedWindows, orders: str, metadata: bytes
+) -> None:
+    """The ledger has what it had at the offset that the group wrote; at any other, nobody has."""
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (3, metadata)})
+    with pytest.raises(OffsetMapDecodeError, match="offsets reset --to committed"):
+        windows.plan(before(orders, 10, Committed()), "w")
+    windows.reset_offsets("committed", topics=[orders])
+    assert offsets_of(deliver(windows, before(orders, 10, Committed()), "w")) == {3}
+    plan = windows.plan(before(orders, 20), "open")
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (6, metadata)})
+    calls: list[Callable[[], object]] = [
+        lambda: windows.commit(plan),
+        lambda: windows.plan(before(orders, 40), "next"),
+        windows.adopt,
+    ]
+    for call in calls:
+        with pytest.raises(OffsetMapDecodeError, match="is a damaged offset map"):
+            call()
     commit_offsets(bootstrap, windows.group_id, orders, {0: (4, metadata)})
     windows.commit(plan)
     assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}

@@ -187,6 +187,80 @@ def test_records_without_a_time_wait_for_the_sweep(
     assert {part.taken for part in last} == {OffsetSet.of((0, 1), (2, 4))}
     windows.commit(last)
     assert _bases(windows) == [5]
+    # The sweep covered all times before its cutoff, but an interval still takes no record without a time.
+    write_batch(bootstrap, name, [_ms(99), -1])
+    late = windows.plan(interval(name, 100, 110), "late")
+    assert {part.taken for part in late} == {OffsetSet.of((5, 6))}
+    windows.commit(late)
+    assert [(gap.times, gap.offsets_at_most) for gap in windows.gaps()] == [(TimeRange(-1, 0), 1)]
+    again = windows.plan(sweep(name, 100), "again")
+    assert {part.taken for part in again} == {OffsetSet.of((6, 7))}
+    windows.commit(again)
+    assert windows.gaps() == []
+
+
+@pytest.mark.parametrize("who", ["its own hour", "another hour", "the same interval", "a sweep"])
+def test_a_late_record_keeps_its_time_when_its_window_is_abandoned(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, who: str
+) -> None:
+    """An interval took it out of another hour: after the abandon, the next window that asks for its time takes it."""
+    name = topic()
+    produce(stamped(name, 1, *range(15, 95, 10)))
+    windows.plan(interval(name, 0, 10), "first")
+    covered = windows.plan(interval(name, 0, 10), "covered")
+    assert covered.content is PlanContent.COVERED
+    windows.commit(covered)
+    windows.abandon("first")
+    took_it = windows.plan(interval(name, 50, 60), "late")
+    found = read_plan(windows.settings, took_it)
+    assert offsets_of(found) == {0, 5}
+    assert {offset for _, _, offset in late_of(took_it, found)} == {0}
+    windows.abandon("late")
+    asked, taken, late = {
+        "its own hour": (interval(name, 0, 10), {0}, set()),
+        "another hour": (interval(name, 30, 40), {0, 3}, {0}),
+        "the same interval": (interval(name, 50, 60), {0, 5}, {0}),
+        "a sweep": (sweep(name, 20), {0, 1}, set()),
+    }[who]
+    plan = windows.plan(asked, "next")
+    found = read_plan(windows.settings, plan)
+    assert offsets_of(found) == taken
+    assert {offset for _, _, offset in late_of(plan, found)} == late
+
+
+def test_the_loss_of_a_late_record_is_reported_to_its_own_hour(
+    bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
+) -> None:
+    """Retention removes it after the abandon of the interval that took it late: its own hour raises, and so does a sweep."""
+    name = topic()
+    produce(stamped(name, 1, *range(15, 95, 10)))
+    windows.plan(interval(name, 0, 10), "first")
+    windows.commit(windows.plan(interval(name, 0, 10), "covered"))
+    windows.abandon("first")
+    windows.plan(interval(name, 50, 60), "late")
+    windows.abandon("late")
+    delete_before(bootstrap, name, 1)
+    for asked in (interval(name, 0, 10), sweep(name, 10)):
+        with pytest.raises(RecordsLostError) as caught:
+            windows.plan(asked, "own")
+        assert caught.value.lost == {f"{name}[0]": [(0, 1)]}
+
+
+def test_a_loss_of_unknown_times_is_reported_again_after_an_abandon(
+    bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
+) -> None:
+    """No window has read the record, so its time is unknown: the next window raises, whatever its times."""
+    name = topic()
+    produce(stamped(name, 10))
+    windows.commit(windows.plan(interval(name, 10, 20), "first"))
+    produce(stamped(name, 41, 42))
+    delete_before(bootstrap, name, 2)
+    tolerant = Window([name], at(30), since=at(20), on_data_loss=OnDataLoss.WARN)
+    assert windows.plan(tolerant, "tolerant").lost
+    windows.abandon("tolerant")
+    with pytest.raises(RecordsLostError) as caught:
+        windows.plan(interval(name, 40, 50), "own")
+    assert caught.value.lost == {f"{name}[0]": [(1, 2)]}
 
 
 def test_records_of_earlier_intervals_on_a_new_partition_are_late(

@@ -12,11 +12,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.record_schema import CREATE_TIME, LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.read.reader import read_ranges
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
-from tests.support.logs import visible_records
+from tests.support.logs import read_ranges, visible_records
 from tests.support.window_oracle import WindowOracle, stamped
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at, offsets_of
 from tests.support.wire import WireError, write_batch

@@ -7,14 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops.kafka.ledger import queue
 from tests.conftest import MakeTopic
 from tests.support.logs import LogWriter
-from tests.support.windows_support import BASE_MS
+from tests.support.windows_support import BASE_MS, at
 from tests.windows.test_contention import PARTITIONS, SPAN_MS, check_group
 
 #: No change of the group may take a living process longer than this, however many others there are: it
@@ -77,6 +81,36 @@ class Crowd:
         ]
         # A killed worker may leave half a line.
         return [json.loads(line) for line in lines if line.endswith("}\n")]
+
+
+@pytest.mark.slow
+def test_a_plan_that_was_overtaken_keeps_its_place_in_the_line(
+    bootstrap: str,
+    topic: MakeTopic,
+    group_id: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen plans at once: each reads its facts again when it is its turn, and then gets through."""
+    # However slow the machine is that does sixteen things at once.
+    monkeypatch.setattr(queue, "_LIVE_S", 60.0)
+    name, size = topic(partitions=PARTITIONS), 16
+    places = [(name, partition) for partition in range(PARTITIONS)]
+    low_ms, high_ms = BASE_MS, BASE_MS + size * 1_000
+    LogWriter(bootstrap, Random(7)).write(places, count=2_000, low_ms=low_ms, high_ms=high_ms)
+    start = threading.Barrier(size)
+
+    def plan(number: int) -> None:
+        with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
+            asked = Window(name, at(number + 1), since=at(number), starting_offsets=Earliest())
+            start.wait()
+            windows.plan(asked, str(number))
+
+    with caplog.at_level("INFO", "kafka_ordered_ops.windows"), ThreadPoolExecutor(size) as pool:
+        assert len(list(pool.map(plan, range(size)))) == size
+    again = Counter(one.threadName for one in caplog.records if "starting over" in one.message)
+    assert again, "nobody was overtaken"
+    assert max(again.values()) == 1
 
 
 @pytest.mark.slow

@@ -98,6 +98,8 @@ def good(service: OrderedWindows, name: str) -> Any:
         "plan": plan,
         "plans": [plan],
         "policy": Policy(),
+        "place": None,
+        "output": "/lake/orders",
         "reopen": lambda _: None,
         "result": {},
         "results": [{}],

@@ -305,7 +305,14 @@ def test_what_a_fold_holds_of_a_long_past_is_bounded(windows: OrderedWindows, pa
     with Lookup(windows.settings) as lookup:
         end = lookup.end_offsets([where], Isolation.READ_UNCOMMITTED)[where]
     with contextlib.closing(
-        LedgerLog(where, windows.group_id, partial(Consumer, config), reasons, held_bytes_max=5_000)
+        LedgerLog(
+            where,
+            windows.group_id,
+            partial(Consumer, config),
+            reasons,
+            config=config,
+            held_bytes_max=5_000,
+        )
     ) as log:
         tracemalloc.start()
         try:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.first_try import stored_times
-from kafka_ordered_ops.airflow.support.literals import choice_or_template, is_literal
+from kafka_ordered_ops.airflow.support.literals import (
+    check_native,
+    choice_or_template,
+    is_literal,
+)
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
 from kafka_ordered_ops.airflow.support.times import (
     CutoffSource,
@@ -59,7 +63,8 @@ class WindowTask(NamedParameters, BaseOperator):
         max_out_of_orderness: a span, or its ISO text; None reads to the end of the log. (templated)
         isolation: ``read_committed`` or ``read_uncommitted``. (templated)
         exclude: names or patterns to leave out. (templated)
-        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed, and continue. (templated)
+        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed or cannot be read, and
+            continue. (templated)
         window_id: None: from DAG, task, map index and run. (templated)
         settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
@@ -190,6 +195,7 @@ class WindowTask(NamedParameters, BaseOperator):
             if is_known(value) and not (name in _CHOICES and value == "")
         }
         for name in {"topics", "exclude"} & known.keys():
+            check_native(known[name], name)
             known[name] = _list(known[name], name)
         known["starting_offsets"] = known.get("starting_offsets") or None
         span = known.get("max_out_of_orderness") or None

@@ -10,6 +10,7 @@ from kafka_ordered_ops.airflow.operators.follower import (
     HandedOn,
     WindowFollower,
     as_planned,
+    whole_fact,
 )
 from kafka_ordered_ops.airflow.support.facts import delivery_facts
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
@@ -79,6 +80,7 @@ class CommitWindowOperator(WindowFollower):
         """Commit and publish."""
         # Imported late: the ledger's rules load numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.checks import check_owned
+        from kafka_ordered_ops.core.window.plan import PARTS_MAX
 
         with errors_for_airflow(), self.open_windows(context) as windows:
             place = opened_place(self.output_root, self.storage_conn_id, travels=False)
@@ -87,9 +89,10 @@ class CommitWindowOperator(WindowFollower):
             plan = as_planned(record.plan, planned_facts)
             # First: for another attempt's window nothing is staged here, which would be reported as the error instead.
             check_owned(record, plan)
-            done = windows.commit(
-                plan, self._staged(plan, record, planned_facts.get("parts"), place)
-            )
+            parts = None
+            if planned_facts.get("parts") is not None:
+                parts = whole_fact(planned_facts, "parts", greatest=PARTS_MAX)
+            done = windows.commit(plan, self._staged(plan, record, parts, place))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
             # Another task ran the job, before this one.
             facts = delivery_facts(windows.show(plan.window_id), ran=True)
@@ -103,27 +106,22 @@ class CommitWindowOperator(WindowFollower):
         if plan.content is PlanContent.COVERED:
             return None
         if parts is not None:
-            return self._joined(plan, record, int(parts), place)
-        root, storage_options = place
-        if root is None:
+            return self._joined(plan, record, parts, place)
+        if place[0] is None:
             return Reported.of(self.result)
-        return self._whole(plan, record, root, storage_options)
+        return self._whole(plan, record, place[0], place)
 
     def _whole(
-        self,
-        plan: WindowPlan,
-        record: WindowRecord,
-        root: str,
-        storage_options: Mapping[str, Any] | None,
+        self, plan: WindowPlan, record: WindowRecord, root: str, place: Opened
     ) -> Staged | None:
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
-        output = StagedOutput.of(plan, root, storage_options)
+        output = StagedOutput.of(plan, root, place[1])
         if output.exists():
             return output.as_found()
         if output.is_published():
             # Its facts are in the ledger.
-            return _found(record, storage_options) or output
+            return _found(record, place) or output
         if not plan.offsets:
             # No records, no output.
             return None
@@ -149,10 +147,10 @@ class CommitWindowOperator(WindowFollower):
             again = [StagedOutput.of(part, root, storage_options) for part in shares(plan, count)]
             if all(part.exists() for part in again):
                 return StagedOutput.merged(again)
-        found = _found(record, storage_options)
+        found = _found(record, place)
         if found is not None:
             return found
-        if output_of(record.result) is not None:
+        if output_of(record.result, record.plan) is not None:
             raise SinkError(
                 f"window {plan.window_id}: the files of its parts are not there any more, or cannot be "
                 "seen from here. Abandon the window and plan it again to run them again",
@@ -161,13 +159,14 @@ class CommitWindowOperator(WindowFollower):
         return _own_sinks(record.result)
 
 
-def _found(record: WindowRecord, storage_options: Mapping[str, Any] | None) -> StagedOutput | None:
-    """Return the output that the ledger names, if it is there."""
+def _found(record: WindowRecord, place: Opened) -> StagedOutput | None:
+    """Return the output that the ledger names, if it is below the task's root."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
-    if not isinstance(record.result, Mapping):
+    root, storage_options = place
+    if root is None or not isinstance(record.result, Mapping):
         return None
-    return StagedOutput.found(record.result, storage_options)
+    return StagedOutput.found(record.result, storage_options, root=root)
 
 
 def _own_sinks(result: Any) -> Reported | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import INT64_MAX
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 #: The keys that a task needs to continue a window.
 _NEEDED = ("window_id", "group", "claim_id", "attempt")
+
+#: Of such a result, rendered as text.
+_TEXT_BYTES_MAX: Final = 1024 * 1024
 
 #: The result of a planning task, its output in the DAG's file, or a template that renders it as JSON.
 HandedOn = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
@@ -80,12 +86,26 @@ class WindowFollower(NamedParameters, BaseOperator):
 def as_planned(plan: WindowPlan, planned_facts: Mapping[str, Any]) -> WindowPlan:
     """Return the plan as of the planning task's attempt."""
     return replace(
-        plan, claim_id=str(planned_facts["claim_id"]), attempt=int(planned_facts["attempt"])
+        plan,
+        claim_id=str(planned_facts["claim_id"]),
+        attempt=whole_fact(planned_facts, "attempt", greatest=INT64_MAX),
     )
+
+
+def whole_fact(
+    planned_facts: Mapping[str, Any], name: str, *, least: int = 0, greatest: int
+) -> int:
+    """Return a number that the planning task returned; raise `ConfigError` if it is not one."""
+    value = planned_facts[name]
+    # From a template it is text.
+    if isinstance(value, str):
+        with suppress(strict_json.JsonError):
+            value = strict_json.whole_number(value)
+    return check_count(value, what=f"{name} in window=", least=least, greatest=greatest)
 
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return strict_json.loads(text, limit_bytes=_TEXT_BYTES_MAX)
+    except strict_json.JsonError:
         return None

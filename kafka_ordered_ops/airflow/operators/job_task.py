@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from kafka_ordered_ops.airflow.compat import BaseOperator
+from kafka_ordered_ops.airflow.compat import BaseOperator, mask
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
-from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.literals import check_native, is_literal
+from kafka_ordered_ops.airflow.support.masking import secrets_of
 from kafka_ordered_ops.airflow.support.places import Output, check_place, opened_place, text_of
+from kafka_ordered_ops.core.arguments import path_text
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
+from kafka_ordered_ops.hosting.job import Job, submit_of
 from kafka_ordered_ops.hosting.table_session import Found
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 _log = logging.getLogger(__name__)
+
+#: Parameters that are lists or mappings.
+_LISTS: Final = ("application_args", "op_kwargs", "spark_conf", "submit", "table_keys")
 
 
 class JobTask(BaseOperator):
@@ -60,7 +68,7 @@ class JobTask(BaseOperator):
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
 
     Raises:
-        ConfigError: two jobs, or none and no `output`; an async function or a generator.
+        ConfigError: two jobs, or none and no `output`; an async function or a generator; a relative path.
     """
 
     template_fields: Sequence[str] = (
@@ -85,7 +93,7 @@ class JobTask(BaseOperator):
     def __init__(
         self,
         *,
-        application: str | None = None,
+        application: str | os.PathLike[str] | None = None,
         application_args: Sequence[str] = (),
         submit: SparkSubmit | Mapping[str, Any] | None = None,
         python_callable: Callable[..., Any] | None = None,
@@ -117,7 +125,8 @@ class JobTask(BaseOperator):
                 "output= is missing: the folder for the windows' outputs. Or give table=, or python_callable or "
                 "batch_callable, with its own sink"
             )
-        self.application = application
+        text = path_text(application)
+        self.application = application if text is None else text
         # Unchanged: they may be another task's result.
         self.application_args = application_args
         self.submit = submit
@@ -144,13 +153,19 @@ class JobTask(BaseOperator):
         self._stop = Stop("Airflow")
         self._check_literals()
 
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+        """Render, and mask the secrets among the rendered settings of Spark, before Airflow stores and shows them."""
+        super()._do_render_template_fields(parent, *args, **kwargs)
+        for secret in secrets_of(self.spark_conf, self.submit):
+            mask(secret)
+
     def on_kill(self) -> None:
         """Make the job end and commit nothing. Airflow calls it in a signal's handler."""
         self._stop.set()
 
     def check_job(self, settings: ClientSettings, group_id: str) -> None:
         """Raise for a job that cannot run, as `Job.check` does, before its window is planned."""
-        self._check_keywords()
+        self._check_values()
         self._opened = opened_place(
             self.output_root, self.storage_conn_id, travels=self.application is not None
         )
@@ -158,13 +173,23 @@ class JobTask(BaseOperator):
 
     def _check_literals(self) -> None:
         """Raise `ConfigError` for parameters that are known to be invalid without a run."""
-        self._check_keywords(is_known=is_literal)
+        self._check_values(is_known=is_literal)
         self._job(is_known=is_literal).check_form(is_known=is_literal)
 
-    def _check_keywords(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
+    def _check_values(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
+        for name in _LISTS:
+            check_native(getattr(self, name), name)
+        if is_known(self.application):
+            check_full_path(self.application, what="application")
+        if self.application is not None and is_known(self.submit):
+            check_full_paths(submit_of(self.submit))
         given: object = self.op_kwargs
         if not isinstance(given, Mapping) and is_known(given):
             raise ConfigError(f"op_kwargs is a mapping, not a {type(given).__name__}")
+
+    def job_place(self) -> OutputPlace | None:
+        """Return where the job's files are published; None: it has none."""
+        return self._job().place()
 
     def job_session(self) -> AbstractContextManager[Found]:
         """What is kept open until the window is published; it yields what finds earlier outputs."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import Delivery, OrderedWindows, Staged
+    from kafka_ordered_ops.windows.sink import Place
 
 
 class OrderedWindowOperator(JobTask, DeliverTask):
@@ -85,7 +88,7 @@ class OrderedWindowOperator(JobTask, DeliverTask):
         on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
         redefine: bool = False,
         max_offsets: int | str | None = None,
-        application: str | None = None,
+        application: str | os.PathLike[str] | None = None,
         application_args: Sequence[str] = (),
         submit: SparkSubmit | Mapping[str, Any] | None = None,
         python_callable: Callable[..., Any] | None = None,
@@ -119,9 +122,26 @@ class OrderedWindowOperator(JobTask, DeliverTask):
         with self.job_session() as found:
             yield found
 
-    def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:
-        def reopen(result: Mapping[str, Any]) -> Staged | None:
-            # A published window is replayed.
-            return None if plan.status is WindowStatus.PUBLISHED else job(result)
+    def publishes_to(self) -> Place | None:
+        """Return where the job's files are published; None: it has none."""
+        return self.job_place()
 
+    def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:
+        reopen = _Earlier(plan, job)
         return windows.deliver(plan, lambda one: self.run_job(one, windows.settings), reopen)
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """Finds outputs of earlier attempts; a published window is replayed."""
+
+    plan: WindowPlan
+    job: Found
+
+    def __call__(self, result: Mapping[str, Any]) -> Staged | None:
+        return None if self.plan.status is WindowStatus.PUBLISHED else self.job(result)
+
+    def left(self, result: Mapping[str, Any]) -> Staged | None:
+        """Return the output of another window of the group."""
+        left: Found | None = getattr(self.job, "left", None)
+        return None if left is None else left(result)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
-from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower
+from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower, whole_fact
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.core.errors import ConfigError
@@ -45,7 +46,7 @@ class WindowPartOperator(JobTask, WindowFollower):
         *,
         window: HandedOn,
         settings_allowed: Sequence[str] = (),
-        application: str | None = None,
+        application: str | os.PathLike[str] | None = None,
         application_args: Sequence[str] = (),
         submit: SparkSubmit | Mapping[str, Any] | None = None,
         python_callable: Callable[..., Any] | None = None,
@@ -75,6 +76,7 @@ class WindowPartOperator(JobTask, WindowFollower):
         self._ti = context.get("ti")
         # Imported late: it loads numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.splitting import shares
+        from kafka_ordered_ops.core.window.plan import PARTS_MAX
 
         with errors_for_airflow(), self.open_windows(context) as windows:
             planned_facts = self.planned_facts()
@@ -83,7 +85,8 @@ class WindowPartOperator(JobTask, WindowFollower):
                     "window= is a whole window, not a part of one: give PlanWindowOperator parts=, and expand this "
                     "task over its output"
                 )
-            index, count = int(planned_facts["part"]), int(planned_facts["parts"])
+            count = whole_fact(planned_facts, "parts", least=1, greatest=PARTS_MAX)
+            index = whole_fact(planned_facts, "part", greatest=count - 1)
             self.check_job(windows.settings, windows.group_id)
             part = shares(self.planned(windows), count)[index]
             staged = self.run_job(part, windows.settings)

@@ -14,15 +14,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
+from kafka_ordered_ops.airflow.compat import Context, conf, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.facts import handed_on, part_facts
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_count
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: Airflow's own default of ``[core] max_map_length``.
+_MAP_LENGTH: Final = 1024
 
 
 class PlanWindowOperator(PlanTask):
@@ -58,7 +63,7 @@ class PlanWindowOperator(PlanTask):
             split.
 
     Raises:
-        ConfigError: an invalid number of parts.
+        ConfigError: an invalid number of parts, or more than Airflow expands a task over.
 
     Returns:
         The window's facts (`facts.handed_on`), with ``conn_id`` and ``ledger_topic``. For a split window a list of
@@ -101,6 +106,12 @@ class PlanWindowOperator(PlanTask):
         self.parts = parts
         if parts is not None:
             check_count(parts, what="parts", least=1, greatest=PARTS_MAX)
+            _check_expandable(parts)
+
+    def update_relative(self, other: Any, upstream: bool = True, edge_modifier: Any = None) -> None:
+        """Raise `ConfigError` for a task on parts of the window that does not fit; called by Airflow for each related task."""
+        super().update_relative(other, upstream, edge_modifier)
+        _check_part(self, other)
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Plans."""
@@ -128,3 +139,44 @@ class PlanWindowOperator(PlanTask):
         if plan.status.is_open:
             windows.split(plan, self.parts)
         return [{**part_facts(part), **where} for part in parts]
+
+
+def _check_part(plan: PlanWindowOperator, task: Any) -> None:
+    """Raise `ConfigError` for a job on a part of what a plan returns, where the two do not fit: it would fail after the plan."""
+    from kafka_ordered_ops.airflow.operators.part import WindowPartOperator
+
+    kind = getattr(task, "operator_class", type(task))
+    if not isinstance(kind, type) or not issubclass(kind, WindowPartOperator):
+        return
+    expanded = getattr(getattr(task, "expand_input", None), "value", None)
+    mapped = expanded.get("window") if isinstance(expanded, Mapping) else None
+    window = (
+        mapped
+        or getattr(task, "window", None)
+        or vars(task).get("partial_kwargs", {}).get("window")
+    )
+    if getattr(window, "operator", None) is not plan:
+        return
+    if plan.parts is None:
+        raise ConfigError(
+            f"task {task.task_id} runs a job on a part of the window of task {plan.task_id}, which does not split it: give "
+            f"{plan.task_id} parts=, or use a task for the whole window"
+        )
+    if mapped is None:
+        raise ConfigError(
+            f"task {task.task_id} gets all parts of the window of task {plan.task_id}, and runs a job on one: expand it with "
+            f"{kind.__name__}.partial(...).expand(window=...)"
+        )
+
+
+def _check_expandable(parts: int) -> None:
+    """Raise `ConfigError` for more parts than Airflow accepts in the list that a task is expanded over.
+
+    Airflow refuses the list itself when the planning task returns it: the window would be planned and split by then.
+    """
+    limit = conf.getint("core", "max_map_length", fallback=_MAP_LENGTH)
+    if parts > limit:
+        raise ConfigError(
+            f"parts is {parts:,}, and Airflow expands a task over a list of {limit:,} at most: give fewer parts, or raise "
+            "max_map_length in [core] of Airflow's configuration"
+        )

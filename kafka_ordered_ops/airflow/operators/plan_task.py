@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
     WindowStatus,
 )
+from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.hosting.held_text import held_facts, held_text
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from kafka_ordered_ops.windows import OrderedWindows
+    from kafka_ordered_ops.windows.sink import Place
 
 
 #: The XCom about open windows that hold records of a window's times.
@@ -155,7 +157,7 @@ class PlanTask(WindowTask):
         plan = self._planned(windows, context, times)
         for note in plan.notes:
             self.log.warning("Window %s: %s", plan.window_id, note)
-        self._report_held(context, plan)
+        self._report_held(context, plan, is_logged=plan.content is not PlanContent.COVERED)
         if limit is not None and plan.offsets > limit:
             self._refuse(windows, plan, limit)
         result = windows.show(plan.window_id).result if plan.status.is_done else None
@@ -166,11 +168,16 @@ class PlanTask(WindowTask):
             self.log.info("%s", line)
         return _again(plan, result, context) if finished else plan
 
-    def _report_held(self, context: Context, plan: WindowPlan) -> None:
-        """Log which open windows hold records of this one, also as an XCom that a skipped task has too."""
+    def publishes_to(self) -> Place | None:
+        """Return where this task publishes files, to be looked at before the plan; None: it publishes none."""
+        return None
+
+    def _report_held(self, context: Context, plan: WindowPlan, *, is_logged: bool) -> None:
+        """Report which open windows hold records of this one: in the log, and as an XCom that a skipped task has too."""
         if (text := held_text(plan)) is None:
             return
-        self.log.warning("%s", text)
+        if is_logged:
+            self.log.warning("%s", text)
         ti = context.get("ti")
         if ti is not None:
             ti.xcom_push(key=HELD_BY_OPEN, value=held_facts(plan))
@@ -188,15 +195,16 @@ class PlanTask(WindowTask):
             # A task that runs again should get its records, whichever run has taken them.
             on_covered = OnCovered.REPLAY
         try:
-            return windows.plan(window, window_id, self._policy(on_covered))
+            return windows.plan(
+                window, window_id, self._policy(on_covered), place=self.publishes_to()
+            )
         except WindowCoveredError:
             if on_covered is not OnCovered.REPLAY:
                 raise
-        self.log.info(
-            "Other windows have taken all records before %s, and none that is finished has this cutoff.",
-            times.cutoff.isoformat(),
+        # No finished window has these times, to be replayed.
+        return windows.plan(
+            window, window_id, self._policy(OnCovered.SKIP), place=self.publishes_to()
         )
-        return windows.plan(window, window_id, self._policy(OnCovered.SKIP))
 
     def _policy(
         self, on_covered: OnCovered, is_known: Callable[[Any], bool] = lambda _: True
@@ -206,7 +214,9 @@ class PlanTask(WindowTask):
             for name in ("claim_age", "claim_wait")
             if is_known(span := getattr(self, name))
         }
-        return self.spec(is_known).policy(on_covered, **spans)
+        return self.spec(is_known).policy(
+            on_covered, spans.get("claim_age"), spans.get("claim_wait")
+        )
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
         # A higher attempt has resumed a window that an earlier attempt planned, and perhaps wrote.
@@ -237,13 +247,13 @@ class PlanTask(WindowTask):
         return limit
 
     def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
-        """Skip, fail or log, for a window that is finished or covered."""
+        """Skip or fail, or log that its records are read again, for a window that is finished or covered."""
         text, again = nothing_left(plan), is_replayed(plan, self.covered())
         if plan.content is PlanContent.COVERED:
             # No finished window has these times to replay: a successful task would look like a delivery.
-            self.log.warning("%s. Nothing is delivered by this task.", text)
-            windows.commit(plan)
+            # Airflow logs why a task is skipped.
             held = held_text(plan)
+            windows.commit(plan)
             raise AirflowSkipException(
                 f"{text}: nothing is delivered by this task{'' if held is None else f'. {held}'}"
             )
@@ -275,11 +285,9 @@ def _group_of(task: Any) -> tuple[Any, Any, Any] | None:
 
 def no_records(plan: WindowPlan) -> str:
     """Return why a task is skipped."""
-    covered = plan.content is PlanContent.COVERED
-    return (
-        f"window {plan.window_id} of group {plan.group_id} has no records"
-        f"{' of its own: other windows have taken them' if covered else ''}"
-    )
+    if plan.content is PlanContent.COVERED:
+        return covered_text(plan)
+    return f"window {plan.window_id} of group {plan.group_id} has no records"
 
 
 def _again(plan: WindowPlan, result: Any, context: Context) -> WindowPlan:

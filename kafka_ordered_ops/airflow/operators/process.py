@@ -11,7 +11,7 @@ from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.deliver_task import DeliverTask
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.links import WindowLink
-from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.literals import check_native, is_literal
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.failures import RETRIES, Backoff, WhenExhausted
@@ -185,6 +185,7 @@ class ProcessWindowOperator(DeliverTask):
     def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> ProcessJob:
         """Return the job, as far as it is known; raise `ConfigError`."""
         keywords: Any = self.op_kwargs
+        check_native(keywords, "op_kwargs")
         if not isinstance(keywords, Mapping) and is_known(keywords):
             raise ConfigError(f"op_kwargs is a mapping, not a {type(keywords).__name__}")
         return ProcessJob(

@@ -8,18 +8,21 @@ from typing import Any, Final
 
 from kafka_ordered_ops.airflow.compat import (
     AirflowFailException,
+    AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
     Context,
     PokeReturnValue,
     conf,
     errors_for_airflow,
+    failure_of,
 )
 from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.airflow.support.question import Answer, Question, Until, lines_of
-from kafka_ordered_ops.airflow.support.times import default_window_id
+from kafka_ordered_ops.airflow.support.times import WindowMode, default_window_id
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
+from kafka_ordered_ops.core import errors
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
@@ -93,6 +96,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        _leave_window_mode(kwargs)
         super().__init__(**arguments(locals(), own=_OWN))
         self.until = check_choice(until, Until, what="until")
         self.grace = grace
@@ -140,6 +144,31 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         look.log()
         return PokeReturnValue(is_done=look.is_over, xcom_value=look.to_json())
 
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """Continue after the trigger, or fail after the timeout.
+
+        Raises:
+            AirflowSensorTimeout, AirflowSkipException: as Airflow's sensors do; with a last check's table.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (AirflowSensorTimeout, AirflowSkipException) as error:
+            if AirflowSensorTimeout not in (type(error), type(error.__cause__)):
+                raise
+            table = "\n".join(self._last_lines(context))
+            raise type(error)(
+                f"{error}: the sensor has waited for {self.timeout:,.0f} s. Now:\n{table}"
+            ) from error.__cause__
+
+    def _last_lines(self, context: Context) -> list[str]:
+        """Return the table of one more check; the reason if it fails."""
+        try:
+            return lines_of(self.question(context).look(is_first=False).to_json())
+        except Exception as error:  # noqa: BLE001 - the timeout is the failure, whatever this one finds
+            return [f"the check has failed: {type(error).__name__}: {error}"]
+
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Return the trigger's result.
 
@@ -147,7 +176,8 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             AirflowFailException: an error that waiting cannot fix.
         """
         if event["status"] == "error":
-            raise AirflowFailException(str(event["message"]))
+            kind = getattr(errors, str(event.get("error")), KafkaOrderedOpsError)
+            raise failure_of(kind(str(event["message"])))
         found = dict(event["found"])
         for line in lines_of(found):
             self.log.info("%s", line)
@@ -203,3 +233,11 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             raise
         look.log()
         return question, look
+
+
+def _leave_window_mode(kwargs: dict[str, Any]) -> None:
+    """Leave out a ``mode`` of the DAG's ``default_args`` that is meant for the tasks that plan windows."""
+    defaults = kwargs.get("default_args") or {}
+    mode = defaults.get("mode")
+    if mode in tuple(WindowMode) and kwargs.get("mode", mode) == mode:
+        kwargs["mode"] = "poke"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Final, Protocol
 from kafka_ordered_ops.airflow.storage import storage_options_of
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.hosting.full_paths import check_full_path
 from kafka_ordered_ops.output.address import address_of, is_in_store
 from kafka_ordered_ops.spark.job_checks import check_output
 
@@ -27,7 +29,7 @@ class ObjectPath(Protocol):
 
 
 #: What tasks take as ``output``.
-Output = str | ObjectPath | None
+Output = str | os.PathLike[str] | ObjectPath | None
 
 #: A connection, as Airflow lets people name them, but for what could be a password or a path.
 _CONN_ID: Final = re.compile(r"[A-Za-z0-9_.#!()-]+")
@@ -74,7 +76,7 @@ def text_of(output: Output) -> Any:
     Templates in it are kept, and a task's rendered fields show the name of the connection only.
     """
     if output is None or isinstance(output, str) or not hasattr(output, "storage_options"):
-        return output
+        return os.fspath(output) if isinstance(output, os.PathLike) else output
     # Airflow 3.1 has the connection in the text or among the options, later versions have it by its name.
     conn_id = getattr(output, "conn_id", None) or output.storage_options.get("conn_id")
     if conn_id is None:
@@ -87,9 +89,10 @@ def place_of(output: Any, storage_conn_id: str | None) -> Place | None:
     """Return the place of an output; None if there is none.
 
     Raises:
-        ConfigError: an invalid output, two connections for it, or one for a local folder.
+        ConfigError: an invalid output or a relative path, two connections for it, or one for a local folder.
     """
     text, conn_id = text_of(output), storage_conn_id or None
+    check_full_path(text, what="output")
     if text is None:
         if conn_id is not None:
             raise ConfigError(

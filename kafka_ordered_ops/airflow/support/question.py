@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.connection import ledger_option, open_windows, settings_of
 from kafka_ordered_ops.airflow.support.facts import table_of
+from kafka_ordered_ops.core.arguments import DefaultTimeout
 from kafka_ordered_ops.core.errors import UnknownWindowError
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.times import duration_text, parse_duration_ms
@@ -29,7 +30,7 @@ PARTITIONS_MAX: Final = 100
 OPEN_WINDOWS_MAX: Final = 20
 
 #: Bound of one request to the cluster; the sensor's timeout bounds the wait.
-LOOK_TIMEOUT_S: Final = 30.0
+LOOK_TIMEOUT_S: Final = DefaultTimeout(30.0)
 
 _WAITING: Final = "waiting"
 

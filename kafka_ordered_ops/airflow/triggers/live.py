@@ -22,8 +22,8 @@ POKE_INTERVAL_MIN_S: Final = 1.0
 class PartitionsLiveTrigger(BaseTrigger):
     """Fires when the wait is over, or after an error that waiting cannot fix.
 
-    Its event is ``{"status": "done", "found": {...}}``, or ``{"status": "error", "message": ...}``. Each check has
-    its own connections and joins no consumer group. While no broker answers it checks again, bounded by the sensor's
+    Its event is ``{"status": "done", "found": {...}}``, or ``{"status": "error", "error": ..., "message": ...}`` with
+    the name of the error's class. Each check has its own connections and joins no consumer group. While no broker answers it checks again, bounded by the sensor's
     timeout.
 
     Args:
@@ -71,8 +71,8 @@ class PartitionsLiveTrigger(BaseTrigger):
                 found = await look(before, is_first=False)
             except KafkaOrderedOpsError as error:
                 if not error.retriable:
-                    message = f"{type(error).__name__}: {error}"
-                    yield _event({"status": "error", "message": message})
+                    kind = type(error).__name__
+                    yield _event({"status": "error", "error": kind, "message": str(error)})
                     return
                 # A broker may restart meanwhile.
                 self.log.warning("The check failed and is repeated: %s", error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -83,9 +83,18 @@ def live(
     timeout_s = as_span(timeout or _TIMEOUT, what="timeout").total_seconds()
     settings = cluster.reported_settings(screen)
 
+    # A limit of the user's own is waited out, also for brokers that are still starting.
+    first: dict[str, Any] = {} if timeout is None else {"timeout_s": timeout_s}
+
     def look(before: Liveness | None) -> Liveness:
         return look_once(
-            settings, window, group_id, grace=grace_span, before=before, ledger_topic=cluster.ledger
+            settings,
+            window,
+            group_id,
+            grace=grace_span,
+            before=before,
+            ledger_topic=cluster.ledger,
+            **(first if before is None else {}),
         )
 
     if wait:

@@ -164,14 +164,15 @@ def _watch(screen: Screen, connection: Connection, reader: GroupOffsetsReader) -
             shown = OffsetsBoard(board)
             while True:
                 try:
-                    found = reader.read()
+                    now = reader.read()
                 except KafkaOrderedOpsError as error:
                     if found is None or not error.retriable:
                         raise
                     shown.fail(str(error))
                 else:
                     screen.answered()
-                    _check_known(connection, found)
+                    _check_known(connection, now)
+                    found = now
                     shown.show(found, int(time.time()) * 1000)
                 time.sleep(_WATCH_S)
     finally:

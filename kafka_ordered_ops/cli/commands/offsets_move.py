@@ -11,7 +11,9 @@ import typer
 
 from kafka_ordered_ops.cli.options.options import Connection, command
 from kafka_ordered_ops.cli.options.times import bound
+from kafka_ordered_ops.cli.show.printable import in_line
 from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.arguments import first_of
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 
@@ -187,7 +189,7 @@ def _check_confirmable(screen: Screen, *, dry_run: bool, yes: bool) -> None:
 
 
 def _confirmed(question: str) -> bool:
-    return typer.confirm(question, err=True)
+    return typer.confirm(in_line(question), err=True)
 
 
 def _show_reset(screen: Screen, found: OffsetReset) -> None:
@@ -198,8 +200,7 @@ def _show_reset(screen: Screen, found: OffsetReset) -> None:
         return
     screen.show(reset_table(found))
     if names := found.rewound:
-        more = len(names) - _NAMED_MAX
-        shown = ", ".join(names[:_NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
+        shown = first_of(names, _NAMED_MAX)
         screen.say(f"{windows_text(len(names))} rewound, with offsets that are open again: {shown}")
 
 

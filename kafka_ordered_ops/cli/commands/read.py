@@ -7,7 +7,7 @@ from typing import Final
 
 from kafka_ordered_ops.cli.options.options import command
 from kafka_ordered_ops.cli.options.reading import Sheet, Source
-from kafka_ordered_ops.cli.records.choices import Bytes
+from kafka_ordered_ops.cli.records.choices import Bytes, OnBad
 from kafka_ordered_ops.cli.show.screen import Screen
 
 READ_EXAMPLES: Final = """\b
@@ -44,15 +44,25 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
     with (
         view_of as view,
         # Closed after the file, so that the last commit is of what is in it.
-        source.reader(settings, view.progress) as reader,
-        opened(sheet.output, follow=source.follow) as target,
-        writing(target, sheet.form, reader.schema, keys, values) as writer,
+        source.reader(settings, view.progress, screen.say) as reader,
+        opened(sheet.output, follow=source.follow, is_terminal=is_terminal) as target,
+        writing(
+            target,
+            sheet.form,
+            reader.schema,
+            keys,
+            values,
+            guards_cells=sheet.guard_cells,
+            on_bad=sheet.on_bad or OnBad.FAIL,
+        ) as writer,
     ):
         copied = copy(reader, writer, target, view, follow=source.follow, limit=sheet.limit)
     if copied.is_interrupted:
         raise KeyboardInterrupt
     if screen.as_json:
         counts = {"records": copied.records, "late": copied.late}
+        if copied.skipped:
+            counts["skipped"] = copied.skipped
         screen.emit({**counts, "format": sheet.form, "output": str(sheet.output)})
     else:
         screen.say(str(copied))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +19,13 @@ from kafka_ordered_ops.cli.options.help import LISTENING, RECORDS, Commands
 from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel, command
 from kafka_ordered_ops.cli.options.times import bound
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.arguments import as_span
+from kafka_ordered_ops.core.arguments import as_span, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.relay.http_server import Listening
+    from kafka_ordered_ops.relay.limits import Limits
     from kafka_ordered_ops.relay.options import RelayOptions
 
 _SERVE_EXAMPLES: Final = """\b
@@ -36,8 +37,9 @@ Exit codes: 0 ended by SIGTERM; 1 failed, retry; 2 usage; 4 failed, retrying doe
 
 _TOKEN_EXAMPLES: Final = """\b
 Examples:
-  kafka-ordered-ops relay token workers --tokens tokens
-  kafka-ordered-ops relay token scheduler --tokens tokens --topics orders,payments --verbs read,acknowledge,admin --expires P90D"""
+  kafka-ordered-ops relay token workers --tokens tokens --topics orders --groups billing
+  kafka-ordered-ops relay token guests --tokens tokens --topics orders --groups guests --limit pending=1000 --limit lease=PT5M
+  kafka-ordered-ops relay token scheduler --tokens tokens --topics orders --groups 'hourly-*' --verbs admin --expires P90D"""
 
 app = Commands(help="Hand out records to any number of workers over HTTP.")
 
@@ -91,8 +93,24 @@ class Server:
             help="File with access tokens, made by relay token. It is read again when it changes.",
         ),
     ] = None
+    limit: Annotated[
+        list[str],
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            rich_help_panel=LISTENING,
+            show_default=False,
+            help="A limit of the server, such as connections=1000 or lease=PT10M (repeatable).",
+        ),
+    ] = field(default_factory=list)
 
-    def listening(self) -> Listening:
+    def limits(self) -> Limits:
+        """Return the limits; raises `ConfigError`."""
+        from kafka_ordered_ops.relay.limits import Limits, limits_of, pairs_of
+
+        return limits_of(Limits, pairs_of(self.limit))
+
+    def listening(self, limits: Limits) -> Listening:
         """Return what the options say; raises `ConfigError`."""
         from kafka_ordered_ops.relay.http_server import Listening
 
@@ -102,6 +120,7 @@ class Server:
             tls_key=self.tls_key,
             client_authority=self.client_ca,
             tokens=self.tokens,
+            limits=limits,
         )
 
 
@@ -185,7 +204,7 @@ class Served:
         ),
     ] = OnDataLoss.FAIL
 
-    def options(self) -> RelayOptions:
+    def options(self, limits: Limits) -> RelayOptions:
         """Return what the options say; raises `ConfigError`."""
         from kafka_ordered_ops.core.window.bounds import parse_bound
         from kafka_ordered_ops.relay.options import RelayOptions
@@ -201,6 +220,9 @@ class Served:
             attempts_max=self.attempts,
             dead_letter_topic=self.dead_letter_topic,
             on_data_loss=self.on_data_loss,
+            records_max=limits.held_records_max,
+            held_bytes_max=limits.held_bytes_max,
+            groups_max=limits.groups_max,
         )
 
 
@@ -212,8 +234,9 @@ def serve(screen: Screen, cluster: Cluster, served: Served, server: Server) -> N
     from kafka_ordered_ops.relay.http_server import RelayServer
     from kafka_ordered_ops.relay.service import Relay
 
-    settings, options = cluster.reported_settings(screen), served.options()
-    running = RelayServer(server.listening(), lambda: Relay(settings, options))
+    limits = server.limits()
+    settings, options = cluster.reported_settings(screen), served.options(limits)
+    running = RelayServer(server.listening(limits), lambda: Relay(settings, options))
     signal.signal(signal.SIGTERM, _terminate)
     if screen.as_json:
         screen.emit({"url": running.url, "topics": sorted(served.topic)})
@@ -237,19 +260,42 @@ def token(
         ),
     ],
     topics: Annotated[
-        str | None,
+        str,
         typer.Option(
-            "--topics", metavar="TOPICS", help="Topics, separated by commas. Default: all."
+            "--topics",
+            metavar="NAMES",
+            show_default=False,
+            help="Topics, separated by commas. A prefix ends in '*'; '*' alone is all.",
         ),
-    ] = None,
+    ],
+    groups: Annotated[
+        str,
+        typer.Option(
+            "--groups",
+            metavar="NAMES",
+            show_default=False,
+            help="Client groups, as topics. The group of a window is the id of the window, unless it was given another name.",
+        ),
+    ],
     verbs: Annotated[
         str,
         typer.Option(
             "--verbs",
             metavar="VERBS",
-            help="read, acknowledge (also cancel and extend) and admin (open windows), separated by commas.",
+            help="read, acknowledge (also cancel and extend), admin (open windows) and describe (see status and metrics, as all "
+            "tokens do), separated by commas.",
         ),
     ] = "read,acknowledge",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="A limit at each server: pending (records under leases), lease (its longest time), groups, windows (opened and "
+            "not done) or requests (in a second) (repeatable).",
+        ),
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option(
@@ -261,7 +307,9 @@ def token(
 ) -> None:
     """Make an access token, and print it once. Of two tokens of the name, the older is removed."""
     _check_installed()
-    from kafka_ordered_ops.relay.access import Verb, add_entry, new_token
+    from kafka_ordered_ops.relay.access import add_entry, new_token
+    from kafka_ordered_ops.relay.limits import TokenLimits, limits_of, pairs_of
+    from kafka_ordered_ops.relay.rights import Verb
 
     span = None if expires is None else as_span(expires, what="expires")
     ends = None if span is None else time.time_ns() // 1_000_000 + span // timedelta(milliseconds=1)
@@ -269,8 +317,15 @@ def token(
         allowed = [Verb(one) for one in _listed(verbs)]
     except ValueError as error:
         known = ", ".join(Verb)
-        raise ConfigError(f"--verbs {verbs}: {error}. Give some of {known}") from error
-    made, entry = new_token(name, allowed, None if topics is None else _listed(topics), ends)
+        raise ConfigError(f"--verbs is {shown(verbs)}: give some of {known}") from error
+    made, entry = new_token(
+        name,
+        topics=_listed(topics),
+        groups=_listed(groups),
+        verbs=allowed,
+        limits=limits_of(TokenLimits, pairs_of(limit or ())),
+        expires_ms=ends,
+    )
     removed = add_entry(file, entry)
     if screen.as_json:
         screen.emit({"name": name, "token": made, "removed": removed})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from kafka_ordered_ops.cli.exits import ExitCode
@@ -21,11 +20,12 @@ from kafka_ordered_ops.cli.show.tables import (
 )
 from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, default_window_id
 from kafka_ordered_ops.hosting.held_text import held_texts
 from kafka_ordered_ops.output.filesystem import normal_root
-from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.output.staged_output import output_of
 from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows import Delivery, Policy
 
@@ -64,10 +64,8 @@ def deliver(
         connection.open(screen) as windows,
         screen.progress("planning"),
     ):
-        plans = windows.plan_many(questions, window_ids, policy)
+        plans = windows.plan_many(questions, window_ids, policy, place=sink.publishes_to)
         writer = sink.writer(windows.settings, screen)
-        if sink.table is None:
-            found = partial(StagedOutput.found, storage_options=sink.storage_options)
         after = windows.deliver_many(plans, writer, found)
         asked = [
             name or default_window_id(windows.group_id, question)
@@ -112,10 +110,7 @@ def say_covered(screen: Screen, delivered: Delivered) -> None:
     """Report covered windows: nothing was delivered for them."""
     covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
     for plan in covered[:_NAMED_MAX]:
-        screen.say(
-            f"warning: window {plan.window_id} of group {plan.group_id} is covered: other windows have taken, or hold, all its "
-            "records. This command delivered none of them"
-        )
+        screen.say(f"warning: {covered_text(plan)}. This command delivered none of them")
     if (more := len(covered) - _NAMED_MAX) > 0:
         screen.say(f"warning: and {more:,} more windows are covered")
 
@@ -158,15 +153,19 @@ def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
 
 def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
     """Describe what this call did."""
-    name, output = f"window {before.window_id}", output_of(delivery.record.result)
+    name, output = f"window {before.window_id}", output_of(delivery.record.result, delivery.plan)
     if before.content is PlanContent.COVERED:
-        return f"{name} is covered: other windows have taken, or hold, all its records; nothing was written"
+        return f"{covered_text(before)}; nothing was written"
     if delivery.ran:
         return f"{name} is published"
     outcome = {
         WindowStatus.WRITTEN: "was written by an earlier attempt, and is now committed and published",
         WindowStatus.COMMITTED: "was committed by an earlier attempt, and is now published",
     }.get(before.status, "is already published; nothing was done")
+    if delivery.shown_again:
+        outcome = (
+            "was not visible to readers; what an earlier attempt had written is published again"
+        )
     root = table_of(delivery.record.result) if output is None else output.root
     if root is not None and root not in (asked, normal_root(asked)):
         return f"{name} {outcome}: in {root}, not in {asked} (windows replay writes it elsewhere)"
@@ -188,6 +187,7 @@ def _outcomes(delivered: Delivered) -> str:
         elif after.ran:
             by_outcome[read] += 1
         else:
-            by_outcome[done if before.status is WindowStatus.PUBLISHED else finished] += 1
+            is_done = before.status is WindowStatus.PUBLISHED and not after.shown_again
+            by_outcome[done if is_done else finished] += 1
     counts = ", ".join(f"{count:,} {what}" for what, count in by_outcome.items() if count)
     return f"{windows_text(len(delivered.after))}: {counts}"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.options.options import Connection, command
+from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.arguments import as_span
+from kafka_ordered_ops.core.arguments import as_span, first_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.adoption import Adoption
@@ -26,6 +27,15 @@ PRUNE_EXAMPLES: Final = """\b
 Examples:
   kafka-ordered-ops windows prune -b localhost:9092 -g hourly --older-than P90D
   kafka-ordered-ops windows prune -b localhost:9092 -g hourly --older-than P730D --forget"""
+
+ADOPT_OUTPUT_EXAMPLES: Final = """\b
+Example, after a fail-over to another cluster:
+  kafka-ordered-ops windows adopt-output -b standby:9092 -g hourly /lake/orders"""
+
+RESTORE_RECORD_EXAMPLES: Final = """\b
+Examples, with the offset that the error names:
+  kafka-ordered-ops windows restore-record -b localhost:9092 -g hourly 4711 --dry-run
+  kafka-ordered-ops windows restore-record -b localhost:9092 -g hourly 4711"""
 
 #: Windows named to people; the JSON has all of them.
 _NAMED_MAX: Final = 20
@@ -74,6 +84,72 @@ def adopt(
 
 
 @command
+def adopt_output(
+    screen: Screen,
+    connection: Connection,
+    storage: Storage,
+    root: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROOT",
+            help="The folder or prefix that windows were written to.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Let this cluster's ledger publish below ROOT, which belongs to another one. Published windows stay as they are."""
+    from kafka_ordered_ops.output.places import adopt_root
+
+    storage.hide_options(screen)
+    with connection.open(screen) as windows, screen.progress("adopting"):
+        ledger_id = windows.existing_ledger_id()
+        former = adopt_root(root, ledger_id, storage.storage_options)
+    if screen.as_json:
+        screen.emit({"root": root, "ledger": ledger_id, "former": former})
+    elif former is None:
+        screen.say(f"{root} belongs to no other ledger: nothing was changed")
+    else:
+        screen.say(
+            f"{root} belongs to ledger {ledger_id} now, and to {former} no more. What is published stays, and is never replaced"
+        )
+
+
+@command
+def restore_record(
+    screen: Screen,
+    connection: Connection,
+    offset: Annotated[
+        int,
+        typer.Argument(
+            metavar="OFFSET",
+            min=0,
+            help="The offset of the record in the ledger, as the error about it names it.",
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the change without making it.")
+    ] = False,
+) -> None:
+    """Put back what was in the ledger before another program wrote over it. Only for a record that cannot be read."""
+    with connection.open(screen) as windows, screen.progress("reading the ledger"):
+        restored = windows.restore_record(offset, dry_run=dry_run)
+    if screen.as_json:
+        screen.emit({"dry_run": dry_run, **restored.to_json()})
+        return
+    named = f"the {restored.kind} record {restored.name!r} of group {restored.group_id}"
+    if restored.restored_from is None:
+        screen.say(
+            f"{named} at offset {offset}: the ledger has no readable one before it, and it is removed"
+        )
+    else:
+        screen.say(
+            f"{named} at offset {offset} is replaced by the one from offset {restored.restored_from}"
+        )
+    screen.say("nothing was changed" if dry_run else "restored")
+
+
+@command
 def prune(
     screen: Screen,
     connection: Connection,
@@ -111,7 +187,5 @@ def _say_windows(screen: Screen, adoption: Adoption) -> None:
         (adoption.abandoned, "abandoned, of a topic that is gone"),
     ):
         if names:
-            shown = ", ".join(names[:_NAMED_MAX])
-            more = len(names) - _NAMED_MAX
-            shown += f" and {more:,} more" if more > 0 else ""
+            shown = first_of(names, _NAMED_MAX)
             screen.say(f"{windows_text(len(names))} {what}: {shown}")

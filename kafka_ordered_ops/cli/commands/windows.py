@@ -56,6 +56,13 @@ _REPLAY_EXAMPLES: Final = """\b
 Example:
   kafka-ordered-ops windows replay -b localhost:9092 -g hourly noon --output again"""
 
+WrittenTo = Annotated[
+    str | None,
+    typer.Option(
+        "--output", metavar="DIR", help="The folder or prefix that the window's job has written to."
+    ),
+]
+
 app = Commands(
     help="Inspect and manage the windows of a group.",
 )
@@ -67,7 +74,11 @@ def list_windows(
     screen: Screen,
     connection: Connection,
     only_open: Annotated[
-        bool, typer.Option("--open", help="Show only windows that are not committed yet.")
+        bool,
+        typer.Option(
+            "--open",
+            help="Show only windows that readers do not have yet: not committed, or not published.",
+        ),
     ] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Show only the last N, by cutoff.", metavar="N")
@@ -76,14 +87,19 @@ def list_windows(
     """List the windows of a group, by cutoff."""
     from kafka_ordered_ops.cli.show.facts import summary_facts
     from kafka_ordered_ops.cli.show.tables import windows_table
+    from kafka_ordered_ops.core.group.checks import unpublished_text
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         found = windows.summaries()
-    kept = [one for one in found.windows if one.status.is_open or not only_open]
+    kept = found.left() if only_open else found.windows
     found = replace(found, windows=tuple(kept if limit is None else kept[-limit:]))
     now_ms = _now_ms()
     if screen.as_json:
-        facts = [summary_facts(connection.group_id, one, now_ms=now_ms) for one in found.windows]
+        facts = [
+            summary_facts(connection.group_id, one, now_ms=now_ms)
+            | {"unpublished": one.window_id in found.unpublished}
+            for one in found.windows
+        ]
         wrong = [
             {"window_id": name, "error": error.message} for name, error in found.unreadable.items()
         ]
@@ -93,6 +109,10 @@ def list_windows(
         screen.show(windows_table(connection.group_id, found, now_ms=now_ms))
     else:
         screen.say(f"group {connection.group_id} has no {'open ' if only_open else ''}windows")
+    if found.unpublished:
+        screen.say(
+            f"the group has {unpublished_text(sorted(found.unpublished))}. A run with the same output publishes it"
+        )
     for error in found.unreadable.values():
         screen.say(error.message)
 
@@ -171,14 +191,18 @@ def sweep(
 @app.command("commit", epilog=_COMMIT_EXAMPLES)
 @command
 def commit_window(
-    screen: Screen, connection: Claiming, storage: Storage, window_id: WindowId
+    screen: Screen,
+    connection: Claiming,
+    storage: Storage,
+    window_id: WindowId,
+    root: WrittenTo = None,
 ) -> None:
-    """Commit a window after your own job has read it."""
+    """Commit a window after your own job has read it. With --output, publish what a job has written there."""
     storage.hide_options(screen)
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
         # Output of a `run` is published too: no reader sees it before.
-        staged = _written_output(record, storage.storage_options)
+        staged = _written_output(record, root, storage.storage_options)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
     _end(screen, connection, record)
@@ -187,20 +211,32 @@ def commit_window(
 @app.command("abandon", epilog=_ABANDON_EXAMPLES)
 @command
 def abandon_window(
-    screen: Screen, connection: Connection, storage: Storage, window_id: WindowId
+    screen: Screen,
+    connection: Connection,
+    storage: Storage,
+    window_id: WindowId,
+    root: WrittenTo = None,
 ) -> None:
-    """Release an open window's offsets. Deletes its unpublished output."""
+    """Release an open window's offsets. With --output, delete its hidden output there."""
     storage.hide_options(screen)
     options = storage.storage_options
-    from kafka_ordered_ops.output.staged_output import output_of
+    from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
         # After the ledger: attempts to commit this output are refused by then.
         reported = list(record.parts.results.values()) if record.parts else []
-        output = output_of(record.result) or output_of({"parts": reported})
-        if output is not None:
-            replace(output, storage_options=options).discard()
+        output = output_of(record.result, record.plan) or output_of(
+            {"parts": reported}, record.plan
+        )
+        if root is not None:
+            newest = StagedOutput.of(record.plan, root, options)
+            for attempt in {newest.attempt, output.attempt if output else newest.attempt}:
+                replace(newest, attempt=attempt).discard()
+        elif output is not None:
+            screen.say(
+                f"note: its hidden output below {output.root} stays: `clean` removes it, or name it with --output"
+            )
     _end(screen, connection, record)
 
 
@@ -233,11 +269,13 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
 app.command("plot", epilog=plot.PLOT_EXAMPLES)(plot.plot_window)
 app.command("gaps", epilog=upkeep.GAPS_EXAMPLES)(upkeep.gaps)
 app.command("adopt", epilog=upkeep.ADOPT_EXAMPLES)(upkeep.adopt)
+app.command("adopt-output", epilog=upkeep.ADOPT_OUTPUT_EXAMPLES)(upkeep.adopt_output)
+app.command("restore-record", epilog=upkeep.RESTORE_RECORD_EXAMPLES)(upkeep.restore_record)
 app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)
 
 
 def _written_output(
-    record: WindowRecord, storage_options: Mapping[str, Any] | None
+    record: WindowRecord, root: str | None, storage_options: Mapping[str, Any] | None
 ) -> StagedOutput | None:
     from kafka_ordered_ops.core.errors import ConfigError, SinkError
     from kafka_ordered_ops.core.types import WindowStatus
@@ -254,9 +292,15 @@ def _written_output(
             "staged"
         )
     check_parts_alike(record.plan, record.result)
-    output = output_of(record.result)
+    output = output_of(record.result, record.plan)
+    if output is not None and root is None:
+        # The ledger is a hint: what is touched is what the caller names.
+        raise ConfigError(
+            f"window {record.plan.window_id} of group {record.plan.group_id} was written below {output.root}: name this root with "
+            "--output, to publish it after the commit"
+        )
     # For a split window this joins the parts.
-    found = StagedOutput.found(record.result or {}, storage_options)
+    found = StagedOutput.found(record.result or {}, storage_options, root=root)
     if output is not None and found is None:
         raise SinkError(
             f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, "

@@ -39,7 +39,8 @@ def kill_halfway(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
     control = Path(control_folder(str(folder / FLIGHTS_FOLDER)))
     stage = control / "stage" / safe_name(step.window_id)
     command = [sys.executable, "-m", __name__, bootstrap, str(folder)]
-    with log.open("wb") as output:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
         process = subprocess.Popen(
             [*command, step.window_id, step.cutoff.isoformat(), step.planned_at.isoformat()],
             stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from typing import Final
 
 from kafka_ordered_ops.cli.demo.job import DELAYS_FOLDER, FLIGHTS_FOLDER
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.output.address import CONTROL_FOLDER
+from kafka_ordered_ops.disk.disk import CONTROL_FOLDER
 
 DEFAULT_FOLDER: Final = "kafka-ordered-ops-demo"
 PICTURE_NAME: Final = "windows.png"

@@ -112,6 +112,11 @@ class Cluster:
     ] = None
 
     @property
+    def is_given(self) -> bool:
+        """Whether brokers are named, or may be."""
+        return self.bootstrap is not None or self.config is not None or bool(self.setting)
+
+    @property
     def ledger(self) -> str:
         """The topic that stores plans and progress."""
         from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
@@ -354,7 +359,7 @@ def _required(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    from kafka_ordered_ops.kafka.settings import parse_properties
+    from kafka_ordered_ops.kafka.properties import parse_properties
 
     try:
         return parse_properties(path.read_text(encoding="utf-8"))

@@ -19,6 +19,9 @@ _PREFIX: Final = "KAFKA_ORDERED_OPS_"
 #: The default profile, used if it exists.
 _DEFAULT: Final = "default"
 
+#: Some thousand profiles.
+_FILE_BYTES_MAX: Final = 1024 * 1024
+
 #: A table of a profile: the pairs of ``--storage-option``, by the name that they have in Python.
 _STORAGE: Final = "storage_options"
 
@@ -120,7 +123,13 @@ def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+        if len(data) > _FILE_BYTES_MAX:
+            raise ConfigError(
+                f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is not a file of profiles"
+            )
+        return tomllib.loads(data.decode("utf-8"))
     except FileNotFoundError:
         if not is_needed and variable("profiles") not in os.environ:
             return {}
@@ -129,7 +138,11 @@ def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read profiles from {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
+    except ConfigError:
+        raise
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # Python's limit for long numbers among them.
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None

@@ -95,7 +95,7 @@ class Asked(Looking, Topics):
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do if retention has deleted records of the window.",
+            help="What to do if retention has deleted records of the window, or records cannot be read.",
         ),
     ] = OnDataLoss.FAIL
 
@@ -235,6 +235,14 @@ class Policies:
             help="Change the group's mode, isolation and topics to those of this window.",
         ),
     ] = False
+    allow_fewer: Annotated[
+        bool,
+        typer.Option(
+            "--allow-fewer",
+            rich_help_panel=OTHERS,
+            help="Let a window replace its earlier output by one with fewer records, for example after retention.",
+        ),
+    ] = False
 
     def policy(self, spec: WindowSpec) -> Policy:
         """Return the policy; raise `ConfigError`."""
@@ -242,6 +250,7 @@ class Policies:
             self.on_covered,
             self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
             self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT),
+            allow_fewer=self.allow_fewer,
         )
 
     def _span(self, option: str, text: str | None, needed: OnOpenClaim) -> timedelta | None:

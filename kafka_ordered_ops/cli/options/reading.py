@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from kafka_ordered_ops.cli.options.help import MESSAGES, RECORDS
 from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel
 from kafka_ordered_ops.cli.options.times import bound, moment
-from kafka_ordered_ops.cli.records.choices import Bytes, Format, Ordering
+from kafka_ordered_ops.cli.records.choices import Bytes, Format, OnBad, Ordering
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
@@ -109,9 +108,12 @@ class Source(Cluster):
                 )
 
     def reader(
-        self, settings: ClientSettings, progress: Callable[[int, int], None] | None
+        self,
+        settings: ClientSettings,
+        progress: Callable[[int, int], None] | None,
+        say: Callable[[str], None],
     ) -> OrderedReader:
-        """Return the reader; with a cutoff, look for its records before."""
+        """Return the reader; with a cutoff, look for its records before, and say what is to be noted of them."""
         from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 
         starts = self._starts()
@@ -121,9 +123,10 @@ class Source(Cluster):
             "progress": progress,
         }
         if self.cutoff is not None:
-            return OrderedReader.of_plan(
-                self._plan(settings, self.cutoff, starts), settings, **common
-            )
+            plan = self._plan(settings, self.cutoff, starts)
+            for note in plan.notes:
+                say(f"note: {note}")
+            return OrderedReader.of_plan(plan, settings, **common)
         if self.grace is not None:
             common["grace"] = self._span("--grace", self.grace)
         return OrderedReader(
@@ -142,7 +145,7 @@ class Source(Cluster):
         """Return the plan of a window that nobody claims: nothing is written."""
         from kafka_ordered_ops.core.window.window import Window
         from kafka_ordered_ops.ordered.engine import NO_GROUP
-        from kafka_ordered_ops.windows import OrderedWindows
+        from kafka_ordered_ops.windows.queries.unclaimed import unclaimed
 
         if not isinstance(starts, str):
             raise ConfigError(
@@ -155,10 +158,7 @@ class Source(Cluster):
             max_out_of_orderness=self._span("--max-out-of-orderness", self.max_out_of_orderness),
             isolation=self.isolation,
         )
-        # A group that nobody else has: another one's progress would be left out.
-        group_id = f"{NO_GROUP}-{uuid.uuid4().hex[:12]}"
-        with OrderedWindows(settings, group_id, ledger_topic=self.ledger) as windows:
-            return windows.preview(window)
+        return unclaimed(settings, window, NO_GROUP)
 
     def _starts(self) -> Mapping[str, str] | str:
         """Return one bound for all topics, or one for each."""
@@ -208,6 +208,23 @@ class Sheet:
         Bytes | None,
         typer.Option("--keys", help="The same for keys. Default: text."),
     ] = None
+    on_bad: Annotated[
+        OnBad | None,
+        typer.Option(
+            "--on-bad",
+            rich_help_panel=RECORDS,
+            help="With --values json or --keys json: fail at a record that is not JSON, skip it, or keep it as text. "
+            "Default: fail.",
+        ),
+    ] = None
+    guard_cells: Annotated[
+        bool,
+        typer.Option(
+            "--guard-cells",
+            rich_help_panel=RECORDS,
+            help="With --format csv: write an apostrophe before cells that a spreadsheet would run as a formula (= + - @).",
+        ),
+    ] = False
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout."),
@@ -237,6 +254,14 @@ class Sheet:
                 raise ConfigError(
                     f"--format {self.form} is not text for a terminal: redirect stdout, or give --output FILE"
                 )
+        if self.on_bad is not None and Bytes.JSON not in (self.values, self.keys):
+            raise ConfigError(
+                f"--on-bad {self.on_bad} is for --values json and --keys json: add one of them, or omit it"
+            )
+        if self.guard_cells and self.form is not Format.CSV:
+            raise ConfigError(
+                f"--guard-cells is for csv, and --format {self.form} has no cells: omit one of them"
+            )
         if as_json and self.output is None:
             raise ConfigError(
                 "--json prints one object to stdout, where the records go: also give --output FILE"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window
     from kafka_ordered_ops.hosting.job import Job, SparkWindow
     from kafka_ordered_ops.hosting.table_session import Found
+    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
     Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
@@ -139,6 +140,11 @@ class Sink(Storage):
         """Return what is kept open until windows are published; it yields what finds earlier outputs."""
         # Ctrl-C interrupts the job itself.
         return self._job().session(lambda: False)
+
+    @property
+    def publishes_to(self) -> OutputPlace | None:
+        """Where files are published; None: rows go to a table."""
+        return self._job().place()
 
     @property
     def place(self) -> str:

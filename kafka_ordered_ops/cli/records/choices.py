@@ -5,6 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+class OnBad(StrEnum):
+    """What to do with a record whose value or key is not JSON, where JSON is asked for.
+
+    `FAIL`: end with an error. `SKIP`: leave the record out. `KEEP`: write it, with its bytes as text.
+    """
+
+    FAIL = "fail"
+    SKIP = "skip"
+    KEEP = "keep"
+
+
 class Format(StrEnum):
     """How records are written."""
 

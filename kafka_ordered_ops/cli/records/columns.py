@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Collection
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -11,10 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_ordered_ops.cli.records.choices import Bytes
-from kafka_ordered_ops.cli.records.strict import first_invalid
+from kafka_ordered_ops.cli.records.strict import all_invalid, first_invalid
 from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_text
 from kafka_ordered_ops.core.types import TopicPartition
+
+#: How cells begin that spreadsheets run: also after blanks and line breaks, and with the signs of wide letters.
+_FORMULA: Final = r"\A\s*[=+\-@\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]|\A[\t\r\n]"
 
 #: Where a date ends and a time begins.
 _DATE: Final = len("2026-11-20")
@@ -38,6 +42,27 @@ def bytes_text(batch: pa.RecordBatch, name: str, how: Bytes) -> Any:
     """
     column: Any = batch.column(name)
     return _json_text(batch, name, column) if how is Bytes.JSON else _text(column, how)
+
+
+def is_bad(batch: pa.RecordBatch, names: Collection[str]) -> Any:
+    """Return for each record whether one of these columns is not JSON."""
+    bad = np.zeros(len(batch), dtype=np.bool_)
+    for name in names:
+        column: Any = batch.column(name)
+        try:
+            texts = column.cast(pa.string())
+        except pa.ArrowInvalid:
+            # Not UTF-8, which is rare: row by row, with a text that is not JSON.
+            texts = pa.array([_utf8_or_none(one) for one in column.to_pylist()], pa.string())
+        bad[[row for row, _ in all_invalid(texts)]] = True
+    return bad
+
+
+def _utf8_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8"
 
 
 def bytes_json(batch: pa.RecordBatch, name: str, how: Bytes) -> Any:
@@ -74,6 +99,17 @@ def times_text(batch: pa.RecordBatch) -> Any:
         return texts
     named = pa.array([time_text(int(ms)) for ms in times_ms[beyond]])
     return pc.replace_with_mask(texts, pa.array(beyond), named)
+
+
+def guarded(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows in which texts that a spreadsheet would run as a formula begin with an apostrophe."""
+    columns: list[Any] = []
+    for column in rows.columns:
+        if pa.types.is_string(column.type):
+            runs: Any = pc.match_substring_regex(column, _FORMULA)
+            column = pc.if_else(pc.fill_null(runs, False), joined("'", column), column)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
 def characters(texts: Any) -> Any:
@@ -119,7 +155,7 @@ def _json_text(batch: pa.RecordBatch, name: str, column: Any) -> Any:
     tp = TopicPartition(batch.column("topic")[row].as_py(), batch.column("partition")[row].as_py())
     offset = batch.column("offset")[row].as_py()
     raise ReadError(
-        f"the {name} of the record at {tp} offset {offset} is not JSON: {why}. Give --{name}s text or base64",
+        f"the {name} of the record at {tp} offset {offset} is not JSON: {why}. Give --{name}s text or base64, or --on-bad skip or keep",
         partition=str(tp),
         offset=offset,
     )

@@ -29,12 +29,17 @@ class Copied:
 
     records: int = 0
     late: int = 0
+    #: Not JSON, and left out.
+    skipped: int = 0
     #: Whether Ctrl-C was the end.
     is_interrupted: bool = False
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 else "records"
-        return f"{self.records:,} {noun}" + (f", {self.late:,} of them late" if self.late else "")
+        late = f", {self.late:,} of them late" if self.late else ""
+        return f"{self.records:,} {noun}{late}" + (
+            f"; {self.skipped:,} skipped, which are not JSON" if self.skipped else ""
+        )
 
 
 def copy(
@@ -76,7 +81,8 @@ def _write_rest(reader: OrderedReader, writer: Writer, copied: Copied, limit: in
 def _write(batch: pa.RecordBatch, writer: Writer, copied: Copied, limit: int | None) -> None:
     if limit is not None:
         batch = batch.slice(0, limit - copied.records)
-    writer.write(batch)
-    late: Any = batch.column("late")
-    copied.records += batch.num_rows
+    written = writer.write(batch)
+    late: Any = written.column("late")
+    copied.records += written.num_rows
+    copied.skipped += batch.num_rows - written.num_rows
     copied.late += late.true_count

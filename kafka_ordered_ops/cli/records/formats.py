@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops.cli.records.choices import Bytes, Format
+from kafka_ordered_ops.cli.records.choices import Bytes, Format, OnBad
 from kafka_ordered_ops.cli.records.columns import (
     bytes_json,
     bytes_text,
     characters,
+    guarded,
     headers_json,
+    is_bad,
     joined,
     times_text,
 )
@@ -31,8 +34,8 @@ _GROUP_RECORDS: Final = 1_000_000
 class Writer(Protocol):
     """Writes batches in one format."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the records; raises what the target raises."""
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Write the records; return those that were not skipped. Raises what the target raises."""
 
     def close(self) -> None:
         """Write what ends the format."""
@@ -40,14 +43,24 @@ class Writer(Protocol):
 
 @contextmanager
 def writing(
-    target: Target, form: Format, schema: pa.Schema, keys: Bytes, values: Bytes
+    target: Target,
+    form: Format,
+    schema: pa.Schema,
+    keys: Bytes,
+    values: Bytes,
+    *,
+    guards_cells: bool = False,
+    on_bad: OnBad = OnBad.FAIL,
 ) -> Iterator[Writer]:
-    """Provide the writer of a format; it ends the format, unless the block raises."""
+    """Provide the writer of a format; it ends the format, unless the block raises.
+
+    With `guards_cells`, no cell of a CSV begins as a formula of a spreadsheet does.
+    """
     made: Writer
     if form is Format.JSONL:
-        made = _JsonLines(target, keys, values)
+        made = _lenient(_JsonLines(target, keys, values), on_bad)
     elif form is Format.CSV:
-        made = _Csv(target, schema, keys, values)
+        made = _lenient(_Csv(target, schema, keys, values, guards_cells=guards_cells), on_bad)
     elif form is Format.ARROW:
         made = _Arrow(target, schema)
     else:
@@ -62,16 +75,65 @@ def writing(
         made.close()
 
 
+class _Lenient:
+    """Skips records that are not JSON, or writes them as text; the format's own writer gets all others."""
+
+    def __init__(self, writer: _JsonLines | _Csv, on_bad: OnBad) -> None:
+        self._writer, self._on_bad = writer, on_bad
+        how = {"key": writer.keys, "value": writer.values}
+        self._names = [name for name, one in how.items() if one is Bytes.JSON]
+
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Write the records; return those that were not skipped."""
+        bad = is_bad(batch, self._names)
+        if self._on_bad is OnBad.SKIP:
+            good = batch.filter(pa.array(~bad)) if bad.any() else batch
+            return self._writer.write(good)
+        start = 0
+        while start < len(batch):
+            # In their order: up to where the next one is of the other kind.
+            changes = np.flatnonzero(bad[start:] != bad[start])
+            end = start + int(changes[0]) if changes.size else len(batch)
+            rows = batch.slice(start, end - start)
+            if bad[start]:
+                self._write_as_text(rows)
+            else:
+                self._writer.write(rows)
+            start = end
+        return batch
+
+    def _write_as_text(self, rows: pa.RecordBatch) -> None:
+        writer = self._writer
+        keys, values = writer.keys, writer.values
+        # Each column by itself: the key of a record whose value is not JSON may be.
+        for row in range(len(rows)):
+            one = rows.slice(row, 1)
+            text = {name for name in self._names if is_bad(one, [name]).any()}
+            writer.keys = Bytes.TEXT if "key" in text else keys
+            writer.values = Bytes.TEXT if "value" in text else values
+            writer.write(one)
+        writer.keys, writer.values = keys, values
+
+    def close(self) -> None:
+        """Write what ends the format."""
+        self._writer.close()
+
+
+def _lenient(writer: _JsonLines | _Csv, on_bad: OnBad) -> Writer:
+    return writer if on_bad is OnBad.FAIL else _Lenient(writer, on_bad)
+
+
 class _JsonLines:
     """One JSON object a line."""
 
     def __init__(self, target: Target, keys: Bytes, values: Bytes) -> None:
-        self._target, self._keys, self._values = target, keys, values
+        self._target, self.keys, self.values = target, keys, values
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Write the records."""
         for piece in _pieces(batch):
             self._target.write(characters(self._lines(piece)))
+        return batch
 
     def _lines(self, batch: pa.RecordBatch) -> Any:
         column: Any = batch.column
@@ -86,11 +148,11 @@ class _JsonLines:
             ',"timestamp":"',
             times_text(batch),
             '","key":',
-            bytes_json(batch, "key", self._keys),
+            bytes_json(batch, "key", self.keys),
             ',"value":',
-            bytes_json(batch, "value", self._values),
+            bytes_json(batch, "value", self.values),
             ',"headers":',
-            headers_json(batch, self._values),
+            headers_json(batch, self.values),
             ',"late":',
             column("late").cast(pa.string()),
             "}\n",
@@ -103,30 +165,35 @@ class _JsonLines:
 class _Csv:
     """A line of names, and one for each record; null is nothing, and an empty text is in quotes."""
 
-    def __init__(self, target: Target, schema: pa.Schema, keys: Bytes, values: Bytes) -> None:
-        self._target, self._schema, self._keys, self._values = target, schema, keys, values
+    def __init__(
+        self, target: Target, schema: pa.Schema, keys: Bytes, values: Bytes, *, guards_cells: bool
+    ) -> None:
+        self._target, self._schema, self.keys, self.values = target, schema, keys, values
+        self._guards_cells = guards_cells
         self._has_names = False
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Write the records."""
         for piece in _pieces(batch):
             self._put(self._rows(piece))
+        return batch
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         column: Any = batch.column
-        headers = headers_json(batch, self._values)
-        return pa.RecordBatch.from_pydict(
+        headers = headers_json(batch, self.values)
+        rows = pa.RecordBatch.from_pydict(
             {
                 "topic": column("topic"),
                 "partition": column("partition"),
                 "offset": column("offset"),
                 "timestamp": times_text(batch),
-                "key": bytes_text(batch, "key", self._keys),
-                "value": bytes_text(batch, "value", self._values),
+                "key": bytes_text(batch, "key", self.keys),
+                "value": bytes_text(batch, "value", self.values),
                 "headers": pa.repeat(headers, len(batch)) if isinstance(headers, str) else headers,
                 "late": column("late"),
             }
         )
+        return guarded(rows) if self._guards_cells else rows
 
     def _put(self, rows: pa.RecordBatch) -> None:
         sink = pa.BufferOutputStream()
@@ -147,9 +214,10 @@ class _Arrow:
     def __init__(self, target: Target, schema: pa.Schema) -> None:
         self._stream = pa.ipc.new_stream(pa.PythonFile(target, mode="w"), schema)
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Write the records."""
         self._stream.write_batch(batch)
+        return batch
 
     def close(self) -> None:
         """Write the end of the stream."""
@@ -165,13 +233,14 @@ class _Parquet:
         self._held: list[pa.RecordBatch] = []
         self._records = self._nbytes = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Hold the records until there are enough for a row group."""
         self._held.append(batch)
         self._records += batch.num_rows
         self._nbytes += batch.nbytes
         if self._records >= _GROUP_RECORDS or self._nbytes >= _GROUP_BYTES:
             self._write_group()
+        return batch
 
     def _write_group(self) -> None:
         group = pa.Table.from_batches(self._held, self._schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 import pyarrow.compute as pc
@@ -36,16 +37,20 @@ _JSON: Final = _pattern(_LEVELS)
 
 def first_invalid(texts: Any) -> tuple[int, str] | None:
     """Return the row of the first text that is not JSON, and why; None if all are, or are null."""
+    return next(all_invalid(texts), None)
+
+
+def all_invalid(texts: Any) -> Iterator[tuple[int, str]]:
+    """Yield the row of each text that is not JSON, and why."""
     for row in _rows_to_parse(texts):
         text = texts[row].as_py()
         try:
             if text is not None:
                 _DECODER.decode(text)
         except RecursionError:
-            return row, "it is nested too deeply"
+            yield row, "it is nested too deeply"
         except ValueError as error:
-            return row, str(error)
-    return None
+            yield row, str(error)
 
 
 def _rows_to_parse(texts: Any) -> list[int]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from kafka_ordered_ops.cli.show.printable import in_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 
 _STDOUT: Final = 1
@@ -70,17 +71,27 @@ class Target(io.RawIOBase):
             raise BrokenPipeError
 
 
+class TerminalTarget(Target):
+    """A terminal: what it would obey instead of showing it is shown as an escape, which JSON reads back."""
+
+    def write(self, data: Any, /) -> int:
+        """Write whole lines of text; raises as `Target.write`."""
+        super().write(in_json(str(memoryview(data).cast("B"), "utf-8")).encode())
+        return memoryview(data).nbytes
+
+
 @contextmanager
-def opened(path: Path | None, *, follow: bool) -> Iterator[Target]:
+def opened(path: Path | None, *, follow: bool, is_terminal: bool = False) -> Iterator[Target]:
     """Open stdout, or a file, which replaces an earlier one when the block ends without an error.
 
-    With `follow`, the file is there from the beginning, and must be new: earlier records would not be read again.
+    With `follow`, the file is there from the beginning, and must be new: earlier records would not be read again. With
+    `is_terminal` stdout is one.
 
     Raises:
         ConfigError: the file cannot be made, or is there already.
     """
     if path is None:
-        yield Target(_STDOUT, "stdout")
+        yield (TerminalTarget if is_terminal else Target)(_STDOUT, "stdout")
         return
     if _is_special(path):
         with _descriptor(path, os.O_WRONLY) as fd:

@@ -151,6 +151,7 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
         **state.definition.to_json(),
         "windows": len(windows),
         "open_windows": len(state.open),
+        "unpublished_windows": len(state.unpublished),
         "newest_cutoff": time_text(windows[-1].cutoff_ms) if windows else None,
         "error": None,
     }

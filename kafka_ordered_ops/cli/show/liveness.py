@@ -15,6 +15,7 @@ from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.cli.show.tables import age_text
 from kafka_ordered_ops.cli.show.terminal import Board
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.liveness.liveness import (
     GroupLiveness,
     Liveness,
@@ -90,6 +91,11 @@ def tables(found: Liveness, *, rows_max: int = _PARTITIONS_SHOWN) -> list[Render
     group = found.group
     if group is None:
         return tables
+    if group.unpublished:
+        waiting = unpublished_text(group.unpublished)
+        tables.append(
+            Text(f"group {group.group_id} has {waiting}. A run with the same output publishes it")
+        )
     if group.open_windows:
         return [*tables, _windows_table(group)]
     known = "has no open windows" if group.is_known else "has not planned a window yet"

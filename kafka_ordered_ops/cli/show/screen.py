@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
+from kafka_ordered_ops.cli.show.printable import in_line, printable
 from kafka_ordered_ops.cli.show.silence import Silence, noticed
 
 if TYPE_CHECKING:
@@ -79,12 +80,13 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Write one line for people."""
-        self._people.print(self._masked(text), soft_wrap=True)
+        self._people.print(in_line(self._masked(text)), soft_wrap=True)
 
     def fail(self, error: BaseException, *, with_traceback: bool) -> None:
         """Report an error."""
         if with_traceback:
-            self.say("".join(traceback.format_exception(error)).rstrip())
+            lines = "".join(traceback.format_exception(error)).rstrip()
+            self._people.print(self._masked(lines), soft_wrap=True)
         else:
             from rich.text import Text
 
@@ -164,10 +166,9 @@ class Screen:
 
     @cached_property
     def _people(self) -> Console:
-        from rich.console import Console
+        from kafka_ordered_ops.cli.show.safe_console import SafeConsole
 
-        # No markup: values of the cluster may have brackets, which are not colours.
-        return Console(stderr=True, markup=False, highlight=False, emoji=False)
+        return SafeConsole(stderr=True)
 
     def _begin(self, name: str, unit: str) -> None:
         if self._display is not None:
@@ -199,8 +200,15 @@ class Screen:
 
             return RichHandler(console=self._people, show_path=False, markup=False)
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_LogLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         return handler
+
+
+class _LogLines(logging.Formatter):
+    """Lines of a log, which may end on a terminal as well."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _Display(Protocol):

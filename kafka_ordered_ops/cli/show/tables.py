@@ -18,6 +18,7 @@ from kafka_ordered_ops.cli.show.facts import (
     seconds_of,
     summary_facts,
 )
+from kafka_ordered_ops.cli.show.printable import in_line
 from kafka_ordered_ops.core.group.adoption import Adoption
 from kafka_ordered_ops.core.group.gaps import Gap
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
@@ -136,7 +137,7 @@ def deliveries_table(records: Sequence[WindowRecord]) -> Table:
 
 def outputs_text(records: Sequence[WindowRecord]) -> Text:
     """Return the folders of the windows' outputs."""
-    outputs = [output_of(record.result) for record in records]
+    outputs = [output_of(record.result, record.plan) for record in records]
     roots = dict.fromkeys(output.root for output in outputs if output is not None)
     roots |= dict.fromkeys(name for one in records if (name := table_of(one.result)) is not None)
     return _lines(*(("output", root) for root in roots or [_NOTHING]))
@@ -166,7 +167,9 @@ def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
         reported = _NOTHING if parts is None else f"{parts['reported']:,}/{parts['count']:,}"
         table.add_row(
             facts["window_id"],
-            facts["status"] + (" (pruned)" if facts["pruned"] else ""),
+            facts["status"]
+            + (" (pruned)" if facts["pruned"] else "")
+            + (", not published" if summary.window_id in found.unpublished else ""),
             facts["content"],
             *([since] if with_since else []),
             facts["cutoff"],
@@ -257,7 +260,7 @@ def adoption_table(adoption: Adoption) -> Table:
 def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) -> Text:
     """Return a window's history and result; `processed` counts the offsets that its attempts have recorded."""
     facts = record_facts(record, now_ms=now_ms)
-    output = output_of(record.result)
+    output = output_of(record.result, record.plan)
     return _lines(
         ("group", record.plan.group_id),
         ("status", facts["status"]),
@@ -367,7 +370,8 @@ def _table(title: str | None, *columns: str) -> Table:
 def _text(value: Any) -> str:
     if value is None or value == []:
         return _NOTHING
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    # A value with a line feed must not look like two lines of this package.
+    return in_line(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

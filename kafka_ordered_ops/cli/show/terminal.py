@@ -23,6 +23,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from kafka_ordered_ops.cli.show.safe_console import SafeConsole
+
 #: Width of tables in a file or a pipe, where cut cells would only lose text.
 _WIDTH_WITHOUT_TERMINAL: Final = 200
 
@@ -30,7 +32,7 @@ _WIDTH_WITHOUT_TERMINAL: Final = 200
 def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
     """Show results to people."""
     width = None if stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
-    console = _ResultConsole(file=stdout, width=width, markup=False, highlight=False, emoji=False)
+    console = _ResultConsole(file=stdout, width=width)
     for result in results:
         # Only a table adapts to a width; lines are left to the terminal.
         console.print(result, soft_wrap=not isinstance(result, Table))
@@ -60,7 +62,7 @@ class Board:
         self._display.update(Group(*results), refresh=True)
 
 
-class _ResultConsole(Console):
+class _ResultConsole(SafeConsole):
     """Raises for a closed pipe and leaves the decision to the caller; rich would end the program."""
 
     def on_broken_pipe(self) -> None:

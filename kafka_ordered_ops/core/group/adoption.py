@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts, is_selected
-from kafka_ordered_ops.core.group.checks import known_state, moved_by_others
+from kafka_ordered_ops.core.group.checks import check_published, known_state, moved_by_others
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     GroupState,
@@ -40,6 +40,8 @@ class Cause(StrEnum):
     TRUNCATED = "truncated"
     #: Not by another program: a person set it.
     RESET = "reset"
+    #: The commit was made with a state that the ledger does not have. Progress stays, and is committed again.
+    UNKNOWN = "unknown state"
 
 
 #: After these, nothing at or above an offset counts any more.
@@ -157,6 +159,8 @@ def find_moved(
             # Done ranges beyond the base may begin there.
             after = (partition.done | told).first_missing(to)
             moved.append(Moved(tp, Cause.FORWARD, base, after, done=told))
+        elif (commit := others.get(tp)) is not None and commit.is_of_unknown_state:
+            moved.append(Moved(tp, Cause.UNKNOWN, base, base))
     return tuple(moved)
 
 
@@ -173,6 +177,9 @@ def adopt(
     Forward: progress is joined with everything below the new offset. Back: it is cut there, and committed windows
     with offsets after the cut are rewound. Done offsets of an offset map are joined in both cases. A recreated
     topic begins at its start.
+
+    Raises:
+        WindowUnpublishedError: a window would be rewound before readers have seen its output.
     """
     moved = find_moved(known_state(view), others, logs)
     return with_moved(view, moved, logs, present) if moved else (None, Adoption())
@@ -213,6 +220,8 @@ def with_moved(
         tp: EMPTY_MAP for tp in view.time_maps if tp.topic in anew
     }
     for one in moved:
+        if one.cause is Cause.UNKNOWN:
+            continue
         topic = topics[one.tp.topic]
         late = _frozen(one.tp, topic.topic_id, kept)
         partition = _moved(topic.partitions[one.tp.partition], one, late)
@@ -234,12 +243,14 @@ def with_moved(
             tp: one.within(OffsetSet.of((0, lost[tp]))) if tp in lost else one
             for tp, one in freed.items()
         }
+    # One that is given back wholly is delivered by other windows; of another one, the rest would be in no output.
+    check_published(state, [one.plan.window_id for one in rewound if _keeps_offsets(one, topics)])
     closed = [record.plan.window_id for record in abandoned]
     state = replace(
         state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
     )
     change = Change(
-        state=next_state(state, closed=closed),
+        state=next_state(state, closed=closed, published=gone),
         records=tuple(
             replace(record, plan=replace(record.plan, status=status))
             for records, status in (
@@ -253,6 +264,17 @@ def with_moved(
     )
     gone_ids = tuple(one.plan.window_id for one in rewound)
     return change, Adoption(tuple(moved), gone_ids, tuple(closed))
+
+
+def _keeps_offsets(record: WindowRecord, topics: Mapping[str, TopicState]) -> bool:
+    """Return whether some offsets of a window are still done."""
+    return any(
+        part.taken & topics[part.tp.topic].partitions[part.tp.partition].done
+        for part in record.plan
+        if (known := topics.get(part.tp.topic)) is not None
+        and known.topic_id == part.topic_id
+        and part.tp.partition in known.partitions
+    )
 
 
 def _anew(name: str, state: GroupState, logs: Mapping[TopicPartition, LogNow]) -> TopicState:
@@ -316,7 +338,7 @@ def _known_times(
         return known.within(OffsetSet.of((0, moved.kept_below)))
     if moved.cause is Cause.RECREATED:
         return EMPTY_MAP
-    # Offsets that were done and are open again have the times that their window asked for; other times are unknown.
+    # Offsets that were done and are open again have the times that their window took; other times are unknown.
     topic = before.topics[moved.tp.topic]
     opened = topic.partitions[moved.tp.partition].done - now.done
     newest = known.forgetting(opened)

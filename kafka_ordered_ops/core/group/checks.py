@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from kafka_ordered_ops.core.arguments import first_of
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
@@ -14,10 +15,12 @@ from kafka_ordered_ops.core.errors import (
     RecordsLostError,
     TopicRecreatedError,
     UnknownWindowError,
+    WindowGroupError,
     WindowMismatchError,
     WindowPrunedError,
     WindowRewoundError,
     WindowSupersededError,
+    WindowUnpublishedError,
 )
 from kafka_ordered_ops.core.group.group_state import (
     GroupState,
@@ -28,6 +31,7 @@ from kafka_ordered_ops.core.group.group_state import (
 from kafka_ordered_ops.core.group.others import OthersCommit, OthersCommits, check_usable
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss, ProgressFormat, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.ownership import fewer_error
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 
@@ -125,7 +129,12 @@ def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
         )
 
 
-def check_same_question(plan: WindowPlan, window: Window) -> None:
+def check_same_question(
+    plan: WindowPlan,
+    window: Window,
+    *,
+    remedy: str = "Use another window id, or abandon the window and plan it again",
+) -> None:
     """Raise `WindowMismatchError` if a window's id is used for another request."""
     differences = plan.window.differences(window)
     if None in (plan.window.starting_offsets, window.starting_offsets):
@@ -137,8 +146,7 @@ def check_same_question(plan: WindowPlan, window: Window) -> None:
             f"{name}: planned {old!r}, asked {new!r}" for name, (old, new) in differences.items()
         )
         raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {told}. Use "
-            "another window id, or abandon the window and plan it again",
+            f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {told}. {remedy}",
             window_id=plan.window_id,
             differences=differences,
         )
@@ -180,11 +188,20 @@ def check_loss(plan: WindowPlan) -> None:
     lost = {str(tp): offsets.ranges for tp, offsets in plan.lost.items()}
     first = next(iter(lost))
     raise RecordsLostError(
-        f"window {plan.window_id} of group {plan.group_id}: retention or deletion removed offsets before they were "
-        f"delivered, {first} {_shown(plan.lost)}. Kafka no longer has them: plan with "
+        f"window {plan.window_id} of group {plan.group_id}: offsets were lost before they were delivered, {first} "
+        f"{_shown(plan.lost)}: retention or deletion removed them, or they cannot be read. Plan with "
         "on_data_loss='warn' to record them as lost and continue",
         lost=lost,
     )
+
+
+def check_not_fewer(plan: WindowPlan) -> None:
+    """Raise `FewerRecordsError` for a window that was delivered and rewound, and whose records are lost by now."""
+    if plan.replaces and plan.lost and not plan.allow_fewer:
+        lost = sum(offsets.count for offsets in plan.lost.values())
+        raise fewer_error(
+            plan.window_id, plan.group_id, f"retention has removed {lost:,} of its offsets since"
+        )
 
 
 def moved_by_others(state: GroupState, others: OthersCommits) -> dict[TopicPartition, OthersCommit]:
@@ -210,6 +227,9 @@ def _does_more(
     """
     is_read = partition.origin > partition.base == partition.committed
     is_known = state.topics[tp.topic].settled or is_read
+    if found.problem is not None and not found.by_parallel_consumer:
+        # A damaged map of this package, at the offset that it committed: the ledger has what the map had.
+        return False
     return is_known and (found.problem is not None or not found.done <= partition.done)
 
 
@@ -267,6 +287,46 @@ def check_not_handed_over(state: GroupState | None) -> None:
         )
 
 
+def check_free_for_live(state: GroupState | None, *, keeps_maps: bool) -> None:
+    """Raise `WindowGroupError` if a live member would pass the windows of a group, whether they have committed or not.
+
+    `keeps_maps`: the member reads and commits the offset maps of Parallel Consumer. It takes turns with the windows of a
+    shared group, and waits for those that are planned.
+    """
+    if state is None or state.format is ProgressFormat.PARALLEL_CONSUMER:
+        return
+    if state.format.is_shared and keeps_maps and not state.open:
+        return
+    planned = f", with {len(state.open)} planned and not committed" if state.open else ""
+    raise WindowGroupError(
+        f"group {state.group_id} is a group of windows, by the ledger{planned}: a live member's commits would move its "
+        "progress. Choose another group_id for the live reader",
+        group_id=state.group_id,
+        partitions=tuple(str(tp) for tp, _ in state),
+    )
+
+
+def check_published(state: GroupState, window_ids: Collection[str]) -> None:
+    """Raise `WindowUnpublishedError` if one of these windows is committed, and its output is not published yet."""
+    waiting = [name for name in state.unpublished if name in window_ids]
+    if not waiting:
+        return
+    raise WindowUnpublishedError(
+        f"group {state.group_id}: progress cannot be moved back into {unpublished_text(waiting)}. The rest of their records "
+        "would be in no output. Nothing was changed: run them again, with the same output, which publishes them; or move "
+        "progress back to before their first offsets",
+        windows=waiting,
+    )
+
+
+def unpublished_text(window_ids: Sequence[str]) -> str:
+    """Return which windows are committed and not published."""
+    return (
+        f"{len(window_ids):,} committed window{'' if len(window_ids) == 1 else 's'} whose output readers do not see yet: "
+        f"{first_of(window_ids, _NAMED_MAX)}"
+    )
+
+
 def check_none_open(state: GroupState, doing: str) -> None:
     """Raise `OpenClaimError` if a group has open windows: they hold offsets that are neither done nor free."""
     if state.open:
@@ -284,12 +344,17 @@ def with_losses(
     plan: WindowPlan,
     log_starts: Mapping[TopicPartition, int],
     processed: Mapping[TopicPartition, OffsetSet] | None = None,
+    unreadable: Mapping[TopicPartition, OffsetSet] | None = None,
 ) -> WindowPlan:
-    """Return the plan after retention: removed offsets move from taken to lost, unless they are processed."""
-    processed = processed or {}
+    """Return the plan after losses: offsets that retention removed, or that are unreadable, move from taken to lost.
+
+    Processed ones do not.
+    """
+    processed, unreadable = processed or {}, unreadable or {}
     parts: list[PartitionPlan] = []
     for part in plan:
-        gone = part.taken & OffsetSet.of((0, log_starts.get(part.tp, 0)))
+        removed = OffsetSet.of((0, log_starts.get(part.tp, 0)))
+        gone = part.taken & (removed | unreadable.get(part.tp, EMPTY_SET))
         gone = gone - processed.get(part.tp, EMPTY_SET)
         parts.append(
             replace(part, taken=part.taken - gone, lost=part.lost | gone) if gone else part

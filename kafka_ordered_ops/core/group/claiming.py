@@ -9,6 +9,7 @@ from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.group.checks import (
     check_loss,
+    check_not_fewer,
     check_not_handed_over,
     check_same_group,
     check_same_question,
@@ -16,6 +17,7 @@ from kafka_ordered_ops.core.group.checks import (
     known_state,
     with_losses,
 )
+from kafka_ordered_ops.core.group.committable import check_committable
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     Claims,
@@ -30,7 +32,8 @@ from kafka_ordered_ops.core.group.group_state import (
 from kafka_ordered_ops.core.group.held import held_by_open
 from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.group.truncation import known_end
-from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
+from kafka_ordered_ops.core.offset_set import GrowingOffsetSet, OffsetSet
+from kafka_ordered_ops.core.planning.notes import hidden_notes
 from kafka_ordered_ops.core.planning.planning import PartitionDecision, WindowsAsked, settle
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
@@ -40,6 +43,7 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
+from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan, check_plan_size
 from kafka_ordered_ops.core.window.window import Window
 
@@ -74,6 +78,10 @@ class ClaimWish:
     notes: tuple[str, ...] = ()
     #: The group's commits when its new partitions were given a start.
     committed: CommittedOffsets = field(default_factory=dict)
+    #: The ledger that the windows are claimed in; empty in a preview.
+    ledger_id: str = ""
+    #: Whether a window may replace its earlier output by one with fewer records.
+    allow_fewer: bool = False
 
 
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
@@ -86,7 +94,9 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
         GroupHandedOverError: Parallel Consumer has the group.
         WindowCoveredError: others have taken everything, and `on_covered` is fail or replay.
         RecordsLostError: retention took records of the window.
-        PlanTooLargeError: too many ranges.
+        FewerRecordsError: a rewound window would hold less than it delivered.
+        PlanTooLargeError: too many ranges, of a window or of the group's state after its commit.
+        OffsetMapTooLargeError: the group shares its progress with Parallel Consumer, whose maps could not store it.
     """
     found = [existing_window(view, one.window_id) for one in wish.windows]
     records = tuple(record for record in found if record is not None)
@@ -97,14 +107,16 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
             record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
         )
         return records if mine and len(records) == len(found) else None
+    if any(one.window_id in view.forgotten for one in wish.windows):
+        return None
     plans = build_plans(view, wish)
     if plans is None:
         return None
     for plan in plans:
+        check_not_fewer(plan)
         if plan.content is PlanContent.COVERED and not wish.on_covered.allows_covered:
             raise WindowCoveredError(
-                f"window {plan.window_id} of group {plan.group_id}: other windows have taken all records that it "
-                "asks for. Replay the window that has them, or plan with on_covered='skip'",
+                f"{covered_text(plan)}. Replay the window that has them, or plan with on_covered='skip'",
                 window_id=plan.window_id,
             )
     return Change(
@@ -123,7 +135,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     """Return the plans that a wish amounts to now; None when its draft no longer suffices.
 
     Raises:
-        GroupHandedOverError, GroupMismatchError, RecordsLostError, PlanTooLargeError
+        GroupHandedOverError, GroupMismatchError, RecordsLostError, PlanTooLargeError, OffsetMapTooLargeError
     """
     check_not_handed_over(view.state)
     if view.state is not None and not wish.redefine:
@@ -161,6 +173,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     held = held_by_open(view, state, windows, ends)
     covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
     plans: list[WindowPlan] = []
+    facts = [draft.facts for draft in wish.drafts]
     for number, one in enumerate(wish.windows):
         parts = tuple(share[number] for share in shares)
         plan = WindowPlan(
@@ -175,14 +188,34 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
             partitions=parts,
             stepped_around=view.state.open if view.state else (),
             held_by_open=held[number],
-            notes=wish.notes,
+            notes=(*wish.notes, *hidden_notes(facts, number)),
+            ledger_id=wish.ledger_id,
+            replaces=earlier_claims(view, one.window_id, one.window),
+            allow_fewer=wish.allow_fewer,
             scanned=sum(draft.records_scanned for draft in wish.drafts) if number == 0 else 0,
         )
         check_loss(plan)
         check_plan_size(plan)
         covered.add(one.window.times)
         plans.append(plan)
+    check_committable(state, plans)
     return plans
+
+
+def earlier_claims(view: GroupView, window_id: str, window: Window) -> tuple[str, ...]:
+    """Return the claims of a window that is planned again whose output readers may see.
+
+    Raises `WindowMismatchError` when it asks for other records than they did, and would hide theirs.
+    """
+    record = view.windows.get(window_id)
+    if record is None:
+        return ()
+    delivered = (record.plan.claim_id,) if record.status is WindowStatus.REWOUND else ()
+    claims = (*record.plan.replaces, *delivered)
+    if claims:
+        why = "It was delivered, and progress was moved back since: another request would replace its output"
+        check_same_question(record.plan, window, remedy=f"{why}. Use another window id")
+    return claims
 
 
 def are_committed_where_seen(
@@ -265,21 +298,23 @@ def resume(
     looked_at: WindowRecord,
     window: Window,
     log_starts: Mapping[TopicPartition, int],
+    unreadable: Mapping[TopicPartition, OffsetSet],
     now_ms: int,
     run_id: str | None = None,
     owner: str | None = None,
+    allow_fewer: bool = False,
 ) -> Change | WindowRecord | None:
     """Resume a window: its plan stays and its attempt rises, so that older attempts cannot commit.
 
     None: the window was abandoned, rewound or forgotten since, and may have been planned again, so the log starts are of
     other offsets. Read again.
 
-    A committed window is returned unchanged. Records that retention removed since are recorded as lost if the window
-    allows it. Those that earlier attempts processed are not lost; the view must have been asked for them. Reports of single
+    A committed window is returned unchanged. Records that retention removed since, or that are unreadable, are recorded as
+    lost if the window allows it. Those that earlier attempts processed are not lost; the view must have been asked for them. Reports of single
     parts belong to the older attempt.
 
     Raises:
-        WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
+        WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError, FewerRecordsError
     """
     record = existing_window(view, looked_at.plan.window_id)
     if record is None or record.plan.claim_id != looked_at.plan.claim_id:
@@ -287,14 +322,16 @@ def resume(
     check_same_question(record.plan, window)
     if not record.status.is_open:
         return record
-    plan = replace(record.plan, attempt=record.plan.attempt + 1)
+    fewer = record.plan.allow_fewer or allow_fewer
+    plan = replace(record.plan, attempt=record.plan.attempt + 1, allow_fewer=fewer)
     parts = record.parts
     if record.status is WindowStatus.PLANNED:
         # A written window needs its records no more.
         loss_policy = replace(plan.window, on_data_loss=window.on_data_loss)
         processed = view.processed_offsets(record.plan)
-        plan = with_losses(replace(plan, window=loss_policy), log_starts, processed)
+        plan = with_losses(replace(plan, window=loss_policy), log_starts, processed, unreadable)
         check_loss(plan)
+        check_not_fewer(plan)
         parts = None
     state = known_state(view)
     return Change(

@@ -44,7 +44,7 @@ def appeared_since(topics: Mapping[str, TopicState], plan: WindowPlan) -> list[T
     if len(plan.partitions) == sum(len(topic.partitions) for topic in topics.values()):
         return []
     held = {part.tp for part in plan}
-    ids = {part.tp.topic: part.topic_id for part in plan}
+    ids = plan.topic_ids
     return [
         TopicPartition(name, number)
         for name, topic in topics.items()

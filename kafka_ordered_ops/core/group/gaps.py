@@ -10,9 +10,9 @@ from typing import Any
 from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.time_map import TimeMap
-from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
+from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit, without_untimed
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.core.types import INT64_MIN
+from kafka_ordered_ops.core.types import INT64_MIN, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,19 @@ class Gap:
 
 
 def gaps_of(view: GroupView) -> list[Gap]:
-    """Return the gaps in which records wait, by topic and time, from the ledger alone."""
+    """Return the gaps in which records wait, by topic and time, from the ledger alone.
+
+    In a group of intervals, records without a timestamp always wait in a gap: no interval takes them.
+    """
     found: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(list)
     claims = view.known_claims()
+    has_intervals = view.state is not None and view.state.definition.mode is Mode.INTERVAL
     for tp, state in view.state or ():
         steps, time_map = claims.late(tp, state.late), view.time_map(tp)
-        gaps = _between(steps.times)
+        covered: Sequence[TimeRange] = steps.times
+        if has_intervals:
+            covered = [piece for times in covered for piece in without_untimed(times)]
+        gaps = _between(covered)
         if not gaps:
             continue
         # Offsets that windows read, also where their times are forgotten.

@@ -19,13 +19,15 @@ from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.progress import PartitionState as PartitionState
 from kafka_ordered_ops.core.group.progress import TopicState as TopicState
-from kafka_ordered_ops.core.group.progress import topic_from_json, topic_to_json
+from kafka_ordered_ops.core.group.progress import topic_to_json, topics_from_json
+from kafka_ordered_ops.core.group.reports import Forgotten as Forgotten
 from kafka_ordered_ops.core.group.reports import PartReports as PartReports
 from kafka_ordered_ops.core.group.reports import Pruned as Pruned
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.times import TIME_MS_MAX
 from kafka_ordered_ops.core.types import (
     Isolation,
     Mode,
@@ -36,6 +38,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.plan import (
     PartitionPlan,
     WindowPlan,
+    stored_time_ms,
 )
 from kafka_ordered_ops.core.window.window import Window
 
@@ -44,6 +47,9 @@ LEDGER_VERSION: Final = 1
 #: Version of the state of a group that shares its progress with Parallel Consumer: an older package, which would not
 #: see what Parallel Consumer has done, refuses the group.
 SHARED_STATE_VERSION: Final = 2
+
+#: Changes of one group: a thousand a second for a hundred thousand years.
+SEQUENCE_MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,8 @@ class GroupState:
     topics: Mapping[str, TopicState]
     #: Ids of windows that claim offsets and are not committed.
     open: tuple[str, ...]
+    #: Ids of windows that are committed, and whose output is not published yet.
+    unpublished: tuple[str, ...] = ()
     #: The sequence with which the group's committed offsets were last written to Kafka; None: never, or by an
     #: older version of this package.
     offsets_sequence: int | None = None
@@ -151,6 +159,7 @@ class GroupState:
             "patterns": list(self.patterns),
             "topics": [topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
             "open": list(self.open),
+            "unpublished": list(self.unpublished),
             **(
                 {} if self.offsets_sequence is None else {"offsets_sequence": self.offsets_sequence}
             ),
@@ -164,13 +173,14 @@ class GroupState:
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
         state = cls(
             group_id=fields.text("group"),
-            sequence=fields.integer("sequence", least=1),
+            sequence=fields.integer("sequence", least=1, greatest=SEQUENCE_MAX),
             definition=GroupDefinition.from_json(fields.object("definition")),
             patterns=fields.texts("patterns"),
-            topics=dict(topic_from_json(topic) for topic in fields.objects("topics")),
+            topics=topics_from_json(fields.objects("topics")),
             open=fields.texts("open"),
+            unpublished=fields.texts("unpublished"),
             offsets_sequence=(
-                fields.integer("offsets_sequence", least=1)
+                fields.integer("offsets_sequence", least=1, greatest=SEQUENCE_MAX)
                 if fields.has("offsets_sequence")
                 else None
             ),
@@ -229,8 +239,10 @@ class WindowRecord:
             plan=WindowPlan.from_json(fields.object("plan")),
             result=fields.anything("result"),
             run_id=fields.text_or_none("run_id"),
-            touched_at_ms=fields.integer("touched_at_ms"),
-            committed_at_ms=fields.integer_or_none("committed_at_ms"),
+            touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
+            committed_at_ms=fields.integer_or_none(
+                "committed_at_ms", least=0, greatest=TIME_MS_MAX
+            ),
             parts=None if parts is None else PartReports.from_json(parts),
             pruned=None if pruned is None else Pruned.from_json(pruned),
         )
@@ -253,6 +265,8 @@ class GroupView:
 
     #: Of the windows for which the view was asked, by id. They may be those of an older claim.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
+    #: What is kept of forgotten windows, of those for which the view was asked by id.
+    forgotten: Mapping[str, Forgotten] = field(default_factory=dict)
 
     def disagreements(self) -> dict[str, LedgerCorruptError]:
         """Return the windows that are open in the state and not in their records, or the reverse, by id.
@@ -333,6 +347,14 @@ class GroupView:
         shares = {part.tp: part.taken & found.offsets.get(part.tp, EMPTY_SET) for part in plan}
         return {tp: offsets for tp, offsets in shares.items() if offsets}
 
+    def needs(self, window_id: str, claim_id: str) -> bool:
+        """Return whether a claim's output may still be published; the view must have been asked for the window."""
+        record = self.windows.get(window_id)
+        if record is None or record.plan.claim_id != claim_id:
+            return window_id in self.unreadable
+        is_waiting = self.state is not None and window_id in self.state.unpublished
+        return record.status.is_open or is_waiting
+
     def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
         """Return the known timestamps of a partition.
 
@@ -359,8 +381,10 @@ class Change:
     #: Where the group's committed offsets move, or are written again, with it: those of the group's topics that the
     #: cluster still has, as it said before the fence. None: they stay.
     commits_to: Mapping[str, TopicFacts] | None = None
-    #: Ids of windows of which nothing is kept.
+    #: Ids of windows whose records are removed.
     forgotten: tuple[str, ...] = ()
+    #: What is kept of those of them that were delivered.
+    kept: Mapping[str, Forgotten] = field(default_factory=dict)
     #: Processed offsets of planned windows, by id.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
 
@@ -389,6 +413,7 @@ class Change:
             },
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
             processed={name: one for name, one in processed.items() if name not in finished},
+            forgotten={**view.forgotten, **self.kept},
         )
 
 
@@ -406,6 +431,7 @@ class Changes:
         self._changed_processed: dict[str, ProcessedOffsets] = {}
         self._commits_to: Mapping[str, TopicFacts] | None = None
         self._forgotten: list[str] = []
+        self._kept: dict[str, Forgotten] = {}
         #: The group after all changes so far; good until the next one.
         self.view = replace(
             view, windows=self._windows, time_maps=self._time_maps, processed=self._processed
@@ -420,6 +446,7 @@ class Changes:
         if change.commits_to is not None:
             self._commits_to = {**(self._commits_to or {}), **change.commits_to}
         self._forgotten += change.forgotten
+        self._kept |= change.kept
         self._windows |= {record.plan.window_id: record for record in change.records}
         for window_id in change.forgotten:
             self._windows.pop(window_id, None)
@@ -440,17 +467,29 @@ class Changes:
             time_maps=self._changed_maps,
             commits_to=self._commits_to,
             forgotten=tuple(self._forgotten),
+            kept=self._kept,
             processed=self._changed_processed,
         )
 
 
 def next_state(
-    state: GroupState, *, opened: Iterable[str] = (), closed: Collection[str] = ()
+    state: GroupState,
+    *,
+    opened: Iterable[str] = (),
+    closed: Collection[str] = (),
+    unpublished: Iterable[str] = (),
+    published: Collection[str] = (),
 ) -> GroupState:
-    """Return the state after one more change, with windows opened or closed."""
-    gone = frozenset(closed)
+    """Return the state after one more change, with windows opened or closed, and committed before their output is seen or after."""
+    gone, seen = frozenset(closed), frozenset(published)
     kept = [name for name in state.open if name not in gone] if gone else state.open
-    return replace(state, sequence=state.sequence + 1, open=(*kept, *opened))
+    waiting = [name for name in state.unpublished if name not in seen]
+    return replace(
+        state,
+        sequence=state.sequence + 1,
+        open=(*kept, *opened),
+        unpublished=tuple(dict.fromkeys((*waiting, *unpublished))),
+    )
 
 
 def check_version(fields: Fields, what: str, *, newest: int = LEDGER_VERSION) -> int:

@@ -7,7 +7,7 @@ same parser and with the same limits as when it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core import strict_json
@@ -33,8 +33,18 @@ FORGOTTEN: Final = "koo-forgotten"
 #: One message with key and headers. Clients and brokers accept a megabyte by default.
 MESSAGE_BYTES_MAX: Final = 1_000_000
 
+#: Parts of one record.
+RECORD_PARTS_MAX: Final = RECORD_BYTES_MAX // PART_BYTES_MAX
+
 #: Errors of reading a record from a log that other programs may write to, except for a newer version.
-UNREADABLE: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+UNREADABLE: Final = (
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 #: (key, value, headers); a value of None is a tombstone.
@@ -50,6 +60,12 @@ class RecordName(NamedTuple):
 
 STATE: Final = RecordName("state")
 
+#: The kinds of records.
+KINDS: Final = frozenset({"state", "window", "processed", "forgotten", "times"})
+
+#: Longer than any key of this package: group, and window id or partition, each character as an escape.
+_KEY_BYTES_MAX: Final = 16_384
+
 #: Keys of this package have no space around them, whose handling takes half of the standard function's time.
 _DECODER: Final = json.JSONDecoder()
 
@@ -59,8 +75,10 @@ def record_key(group_id: str, record: RecordName, part: int) -> bytes:
     return strict_json.dumps([group_id, record.kind, record.name, part]).encode()
 
 
-def parse_key(key: bytes) -> tuple[str, str, str, int] | None:
-    """Return the four parts of a key of ours; None for a record of anybody else's."""
+def parse_key(key: bytes, kinds: Collection[str] = KINDS) -> tuple[str, str, str, int] | None:
+    """Return the four parts of a key of these kinds; None for a record of anybody else's."""
+    if len(key) > _KEY_BYTES_MAX:
+        return None
     try:
         text = key.decode()
         parts, end = _DECODER.raw_decode(text)
@@ -70,7 +88,11 @@ def parse_key(key: bytes) -> tuple[str, str, str, int] | None:
         return None
     if [type(part) for part in parts] != [str, str, str, int]:
         return None
-    return parts[0], parts[1], parts[2], parts[3]
+    group_id, kind, name, number = parts
+    if kind not in kinds or not 0 <= number < RECORD_PARTS_MAX:
+        return None
+    # Half a surrogate pair, from an escape, could not even be named in an error.
+    return (group_id, kind, name, number) if f"{group_id}{name}".isprintable() else None
 
 
 def written(
@@ -98,7 +120,7 @@ def written(
             size = len(key) + len(part) + sum(len(one.encode()) for one in told.values())
             if size > MESSAGE_BYTES_MAX:
                 raise ValueError(f"a part of it has {size:,} bytes with its key")
-    except (*UNREADABLE, RecursionError) as error:
+    except UNREADABLE as error:
         raise LedgerRecordError(
             f"group {group_id}: the {_described(record)} cannot be written to the ledger {where}, because it could not be read back: "
             f"{error}. Nothing was written and the group is unchanged: plan a smaller window, or report less",

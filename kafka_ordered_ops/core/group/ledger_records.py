@@ -1,7 +1,7 @@
 """A group's records in the ledger: how they are stored in a compacted topic, and how they are put together again.
 
-Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window``, ``processed`` and ``times`` (and
-``turn``, see `kafka.ledger.queue`). Value: a part of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two
+Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window``, ``processed``, ``forgotten`` and
+``times`` (and ``turn``, see `kafka.ledger.queue`). Value: a part of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two
 headers, ``koo-generation`` and ``koo-parts``, name the write that the part belongs to and the number of parts. Parts of
 an older, longer write get tombstones in the same transaction. A record is complete when all parts of its newest
 generation exist; a transaction guarantees it.
@@ -12,16 +12,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
-from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.errors import LedgerCorruptError
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    Forgotten,
+    GroupState,
+    GroupView,
+    WindowRecord,
+)
+from kafka_ordered_ops.core.group.ledger_damage import (
+    check_state,
+    check_window,
+    count_of,
+    damage_error,
+    partition_of,
+    place_in_record,
+    version_error,
+)
 from kafka_ordered_ops.core.group.ledger_messages import (
     FORGOTTEN,
     GENERATION,
-    PARTS,
     RECORD_BYTES_MAX,
     STATE,
     SUMMARY,
@@ -35,12 +48,21 @@ from kafka_ordered_ops.core.group.ledger_messages import record_key as record_ke
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.planning.time_map import TimeMap
-from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: Values of windows that a process keeps: the open windows of most groups, and some thousand old ones of an
 #: hourly job. Twice the largest plan, so that a window just written need not be fetched to be read.
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+
+#: What each kind of record is, and parsed by.
+_KINDS: Final[Mapping[str, Any]] = {
+    "state": GroupState,
+    "window": WindowRecord,
+    "processed": ProcessedOffsets,
+    "forgotten": Forgotten,
+    "times": TimeMap,
+}
 
 #: Windows parsed at once if all are read; only the wanted ones stay in memory.
 _WINDOWS_AT_ONCE: Final = 1_000
@@ -107,14 +129,17 @@ class LedgerFold:
         # The parts of windows whose values are held, the oldest first. Some are overwritten since.
         self._held: deque[tuple[RecordName, int, _Chunk]] = deque()
         self._held_bytes = 0
-        #: Headers of windows, as they were last written.
-        self._summaries: dict[RecordName, bytes] = {}
+        #: Headers of windows, as they were last written, parsed when a list is made; and the list, until a record changes.
+        self._summaries: dict[RecordName, bytes | WindowSummary] = {}
+        self._listed: Summaries | None = None
         #: The number of forgotten windows: by the state, and by this fold. None: it has just begun.
         self._forgotten_told = 0
         self._forgotten_known: int | None = None
         #: Records that cannot be read, although the log was folded again.
         self._confirmed: set[RecordName] = set()
         self._dropped: dict[RecordName, LedgerCorruptError] = {}
+        #: Time maps that cannot be read: the next change removes them.
+        self._left_out: set[RecordName] = set()
 
     def take(
         self,
@@ -190,28 +215,41 @@ class LedgerFold:
             {name.name: record for name, record in windows.items()},
             view.time_maps,
             unreadable,
-            self._processed(processed),
+            self._of_windows("processed", processed, self._dropped.__setitem__),
+            self._of_windows(
+                "forgotten",
+                wanted,
+                lambda name, error: unreadable.__setitem__(name.name, error),
+            ),
         )
 
     def summaries(self, *, certain: bool = True) -> Summaries:
         """Return the summaries of all windows, without their plans; raise the errors of `view`."""
         # Open windows are few, and an error in one of them matters.
-        unreadable = dict(self.view(certain=certain).unreadable)
+        view = self.view(certain=certain)
+        if self._listed is not None and not view.unreadable:
+            return self._listed
+        unreadable = dict(view.unreadable)
         found: list[WindowSummary] = []
         untold: list[RecordName] = []
         for name in self._parts:
             if name.kind == "window":
-                header = self._summaries.get(name)
-                summary = None if header is None else WindowSummary.from_text(name.name, header)
+                summary = self._summaries.get(name)
+                if isinstance(summary, bytes):
+                    summary = WindowSummary.from_text(name.name, summary)
                 if summary is None:
                     untold.append(name)
                 else:
+                    self._summaries[name] = summary
                     found.append(summary)
         for at in range(0, len(untold), _WINDOWS_AT_ONCE):
             records = self._windows(untold[at : at + _WINDOWS_AT_ONCE], unreadable)
             found += [WindowSummary.of(record) for record in records.values()]
         self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
-        return Summaries.made(found, unreadable)
+        made = Summaries.made(found, unreadable, view.state.unpublished if view.state else ())
+        # An error may be another one when the record is read again.
+        self._listed = None if unreadable else made
+        return made
 
     def newly_dropped(self) -> list[LedgerCorruptError]:
         """Return the errors of records that were left out since the last call."""
@@ -225,9 +263,7 @@ class LedgerFold:
             raise StaleFoldError(f"{told} windows were forgotten, {self._forgotten_known} known")
         self._forgotten_known = told
         try:
-            state: GroupState | None = self._parse_all([STATE], GroupState.from_json).get(STATE)
-            if state is not None and state.group_id != self.group_id:
-                raise self._corrupt(STATE, f"it is the state of group {state.group_id!r}")
+            state: GroupState | None = self._parse_all([STATE]).get(STATE)
         except LedgerCorruptError:
             self._confirm([STATE], certain=certain)
             raise
@@ -250,69 +286,100 @@ class LedgerFold:
         found: dict[TopicPartition, TimeMap] = {}
         for name in list(self._times):
             try:
-                tp = self._partition_of(name)
-                time_map = self._parse_all([name], TimeMap.from_json)[name]
+                time_map = self._parse_all([name])[name]
             except LedgerCorruptError as error:
-                # Its times are read again by the next plan.
-                self._dropped[name] = error
-                self._times.pop(name)
+                self._leave_out(name, error)
                 continue
             if time_map:
-                found[tp] = time_map
+                found[partition_of(name.name)] = time_map
         return found
 
-    def _processed(self, window_ids: Collection[str]) -> dict[str, ProcessedOffsets]:
-        found: dict[str, ProcessedOffsets] = {}
-        for name in (RecordName("processed", one) for one in window_ids):
+    def _leave_out(self, name: RecordName, error: LedgerCorruptError) -> None:
+        """Leave out a time map: its times are read again by the next plan."""
+        self._dropped[name] = error
+        self._times.pop(name)
+        self._left_out.add(name)
+
+    def _of_windows(
+        self,
+        kind: str,
+        window_ids: Collection[str],
+        wrong: Callable[[RecordName, LedgerCorruptError], object],
+    ) -> dict[str, Any]:
+        """Return the records of a kind that windows have beside their own, by id; `wrong` hears of those that are damaged."""
+        found: dict[str, Any] = {}
+        for name in (RecordName(kind, one) for one in window_ids):
             try:
-                parsed = self._parse_all([name], ProcessedOffsets.from_json)
+                found |= {name.name: one for name, one in self._parse_all([name]).items()}
             except LedgerCorruptError as error:
-                self._dropped[name] = error
-            else:
-                found |= {name.name: one for name, one in parsed.items()}
+                wrong(name, error)
         return found
 
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
         """Yield a change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = {GENERATION: str(change.state.sequence)}
-        write = partial(written, self.where, self.group_id)
         forgotten = self._forgotten_told + len(change.forgotten)
         told = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
-        yield from self._whole(
-            STATE, write(STATE, change.state.to_json(), GroupState.from_json, told)
-        )
+        yield from self._whole(STATE, change.state.to_json(), told)
         for record in change.records:
             window = RecordName("window", record.plan.window_id)
             summary = WindowSummary.of(record).to_text()
             told = generation if summary is None else {**generation, SUMMARY: summary}
-            yield from self._whole(
-                window, write(window, record.to_json(), WindowRecord.from_json, told)
-            )
+            yield from self._whole(window, record.to_json(), told)
         for window_id in change.forgotten:
             told = {FORGOTTEN: "1"}
-            for key, value, _ in self._tombstones(RecordName("window", window_id), 0):
-                yield key, value, told
-                told = {}
+            kinds = ("window",) if window_id in change.kept else ("window", "forgotten")
+            for kind in kinds:
+                for key, value, _ in self._tombstones(RecordName(kind, window_id), 0):
+                    yield key, value, told
+                    told = {}
+        for window_id, kept in change.kept.items():
+            name = RecordName("forgotten", window_id)
+            yield from self._whole(name, kept.to_json(), generation)
         for window_id, processed in change.processed.items():
             name = RecordName("processed", window_id)
-            yield from self._whole(
-                name, write(name, processed.to_json(), ProcessedOffsets.from_json, generation)
-            )
+            yield from self._whole(name, processed.to_json(), generation)
         for window_id in sorted(change.finished):
             yield from self._tombstones(RecordName("processed", window_id), 0)
         for tp, time_map in change.time_maps.items():
             # An empty map is written too: a tombstone is removed from the log after a day, and a process that had
             # been idle until then would continue with its older map.
             times = RecordName("times", str(tp))
-            yield from self._whole(
-                times, write(times, time_map.to_json(), TimeMap.from_json, generation)
-            )
+            yield from self._whole(times, time_map.to_json(), generation)
+        written_again = {RecordName("times", str(tp)) for tp in change.time_maps}
+        for name in sorted(self._left_out - written_again):
+            yield from self._tombstones(name, 0)
+
+    def removal(self) -> Iterator[LedgerMessage]:
+        """Yield tombstones for every record of the group."""
+        for name in list(self._parts):
+            yield from self._tombstones(name, 0)
+
+    def record_at(self, offset: int) -> RecordName | None:
+        """Return the record that has a part at this offset of the ledger; None where there is none, or no longer."""
+        for name, parts in self._parts.items():
+            if any(part.offset == offset for part in parts.values()):
+                return name
+        return None
+
+    def numbers_of(self, record: RecordName) -> list[int]:
+        """Return the numbers of the parts that a record has now; none where there is no such record."""
+        return sorted(self._parts.get(record, ()))
+
+    def knows_windows(self) -> bool:
+        """Return whether the group has records of windows."""
+        return any(name.kind in ("window", "forgotten") for name in self._parts)
+
+    def check(self, record: RecordName) -> None:
+        """Raise `LedgerCorruptError` or `LedgerVersionError` for a record that cannot be read."""
+        self._valid(record, self._fetched([record]))
 
     def _whole(
-        self, record: RecordName, messages: Iterator[LedgerMessage]
+        self, record: RecordName, content: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Iterator[LedgerMessage]:
         """Yield a record's parts, and tombstones for further parts of a longer write."""
-        count = 0
+        read, count = _KINDS[record.kind].from_json, 0
+        messages = written(self.where, self.group_id, record, content, read, headers)
         for count, message in enumerate(messages, start=1):  # noqa: B007
             yield message
         yield from self._tombstones(record, count)
@@ -330,7 +397,9 @@ class LedgerFold:
         value: bytes | str | None,
         headers: Headers,
     ) -> None:
+        self._listed = None
         self._parsed.pop(record, None)
+        self._left_out.discard(record)
         self._looked_at.pop(record, None)
         self._confirmed.discard(record)
         if number == 0:
@@ -348,16 +417,16 @@ class LedgerFold:
         found = dict(headers)
         part: _Chunk | _Damaged
         try:
-            part = _Chunk(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
-        except (KeyError, ValueError, TypeError):
+            part = _Chunk(*place_in_record(found), offset, data)
+        except JsonError:
             # Reported when it is needed: a later valid write fixes the record.
             part = _Damaged(offset)
         self._parts.setdefault(record, {})[number] = part
         if record == STATE and number == 0:
-            self._forgotten_told = _count_of(found.get(FORGOTTEN))
+            self._forgotten_told = count_of(found.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
-        elif record.kind in ("window", "processed") and isinstance(part, _Chunk):
+        elif record.kind in ("window", "processed", "forgotten") and isinstance(part, _Chunk):
             if number == 0 and (summary := found.get(SUMMARY)) is not None:
                 self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
             self._hold(record, number, part, len(data))
@@ -393,24 +462,19 @@ class LedgerFold:
                 windows[name] = self._looked_at[name]
             elif name in self._parts:
                 try:
-                    record = self._parse(name, WindowRecord.from_json, values)
-                    self._check_identity(name, record)
+                    windows[name] = self._valid(name, values)
                 except LedgerCorruptError as error:
                     unreadable[name.name] = error
-                else:
-                    windows[name] = record
         return windows
 
-    def _parse_all(
-        self, names: Iterable[RecordName], read: Callable[[Fields], Any]
-    ) -> dict[RecordName, Any]:
+    def _parse_all(self, names: Iterable[RecordName]) -> dict[RecordName, Any]:
         """Return those of the records that there are, each parsed once after every writing."""
         there = [name for name in names if name in self._parts]
         values = self._fetched([name for name in there if name not in self._parsed])
         for name in there:
             if name in self._parsed:
                 continue
-            self._parsed[name] = self._parse(name, read, values)
+            self._parsed[name] = self._valid(name, values)
             for number, part in list(self._parts[name].items()):
                 if self._fetch is not None and isinstance(part, _Chunk):
                     self._let_go(name, number, part)
@@ -426,9 +490,21 @@ class LedgerFold:
         )
         return self._fetch(absent) if absent and self._fetch is not None else {}
 
-    def _parse(
-        self, record: RecordName, read: Callable[[Fields], Any], values: Mapping[int, bytes]
-    ) -> Any:
+    def _valid(self, record: RecordName, values: Mapping[int, bytes]) -> Any:
+        """Return a record that belongs under its name; `values` has the parts that were let go."""
+        try:
+            if record.kind == "times":
+                partition_of(record.name)
+            found = self._parse(record, values)
+            if record.kind == "state":
+                check_state(found, self.group_id)
+            elif record.kind == "window":
+                check_window(found, self.group_id, record.name)
+        except JsonError as error:
+            raise self._corrupt(record, error) from error
+        return found
+
+    def _parse(self, record: RecordName, values: Mapping[int, bytes]) -> Any:
         """Return a record from its parts; `values` has those that were let go."""
         parts = self._parts[record]
         damaged = [part for part in parts.values() if isinstance(part, _Damaged)]
@@ -449,44 +525,17 @@ class LedgerFold:
             pieces.append(piece)
         data = b"".join(pieces)
         try:
-            return read(Fields(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX), record.kind))
+            content = strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX)
+            return _KINDS[record.kind].from_json(Fields(content, record.kind))
         except JsonVersionError as error:
-            raise LedgerVersionError(
-                f"group {self.group_id}: the {record.kind} record {record.name!r} in the ledger {self.where}: {error}. "
-                "Upgrade this package to the version that wrote it"
+            raise version_error(
+                self.where, self.group_id, record, self._newest(record), str(error)
             ) from error
         except UNREADABLE as error:
-            raise self._corrupt(record, str(error)) from error
+            raise self._corrupt(record, error) from error
 
-    def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
-        """Check that a window matches its key."""
-        if (record.plan.group_id, record.plan.window_id) != (self.group_id, name.name):
-            raise self._corrupt(
-                name, f"it is window {record.plan.window_id!r} of group {record.plan.group_id!r}"
-            )
+    def _corrupt(self, record: RecordName, why: object) -> LedgerCorruptError:
+        return damage_error(self.where, self.group_id, record, self._newest(record), str(why))
 
-    def _partition_of(self, record: RecordName) -> TopicPartition:
-        topic, opening, number = record.name.removesuffix("]").rpartition("[")
-        if not (opening and number.isdecimal()):
-            raise self._corrupt(record, "its name is no partition")
-        return TopicPartition(topic, int(number))
-
-    def _corrupt(self, record: RecordName, why: str) -> LedgerCorruptError:
-        cure = (
-            "Restore it, or abandon the window: that removes the record and releases its offsets. While it is open, "
-            "no window is planned"
-            if record.kind == "window"
-            else "Another program writes to the topic, or the record was damaged: restore it, or start a new group"
-        )
-        return LedgerCorruptError(
-            f"group {self.group_id}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
-            f"read: {why}. {cure}"
-        )
-
-
-def _count_of(header: str | bytes | None) -> int:
-    """Return a count from a header; 0 where there is none, or none that can be one."""
-    try:
-        return int(header or 0)
-    except ValueError:
-        return 0
+    def _newest(self, record: RecordName) -> int:
+        return max(part.offset for part in self._parts[record].values())

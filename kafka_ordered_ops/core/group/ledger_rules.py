@@ -19,18 +19,23 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapDecodeError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
+from kafka_ordered_ops.core.group.others import (
+    OthersCommit,
+    check_usable,
+    is_readable,
+    others_commit,
+)
 from kafka_ordered_ops.core.group.shared_commits import shared_commit
 from kafka_ordered_ops.core.group.transitions import Outcome
+from kafka_ordered_ops.core.names import NO_TOPIC_NAME, is_topic_name
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, decode_offset_map, encode_offset_map
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.window import is_topic_name
 
 LEDGER_TOPIC: Final = "__kafka_ordered_ops"
 
 #: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
 #: A group's partition is found among these, whatever number the topic has: growing it moves nothing.
-LEDGER_PARTITIONS: Final = 16
+LEDGER_PARTITIONS: Final = 64
 
 LEDGER_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
@@ -170,20 +175,48 @@ def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None)
 def check_not_lost(
     view: GroupView, committed: CommittedOffsets, *, name: str, ledger_id: str | None
 ) -> None:
-    """Raise `LedgerLostError` if a commit of this package is newer than the ledger."""
+    """Raise if a commit of this package is newer than the ledger, or may be.
+
+    Raises:
+        LedgerLostError: the commit's map is about a state that the ledger does not have.
+        OffsetMapDecodeError: the map is damaged, and the ledger has no progress of the partition.
+    """
+    damaged = {
+        tp: others_commit(found, where=f"group {view.group_id}, {tp}")
+        for tp, found in committed.items()
+        if found is not None
+        and not is_readable(found)
+        and (view.state is None or view.state.partition(tp) is None)
+    }
+    check_usable(view.group_id, damaged)
+    for tp, offset_map in unknown_commits(view, committed, ledger_id=ledger_id).items():
+        state = view.state
+        # Of partitions that the state has, `adopt` writes the commits again.
+        cure = (
+            "`windows adopt` takes the commits for the group's progress, and writes them again"
+            if state is not None and state.partition(tp) is not None
+            else "commit the same offset again without metadata (kafka-consumer-groups.sh --reset-offsets --to-current)"
+        )
+        raise LedgerLostError(
+            f"group {view.group_id}: the commit of {tp} was made with state {offset_map.sequence} of the ledger topic "
+            f"{topic_id_text(offset_map.ledger_id)}, and the ledger {name} ({ledger_id}) holds state "
+            f"{0 if state is None else state.sequence}: the ledger was deleted, recreated or cut. Restore it, or continue "
+            "with a new group from starting offsets of your choice. If nothing of it is missing, another program wrote "
+            f"the commit: {cure}"
+        )
+
+
+def unknown_commits(
+    view: GroupView, committed: CommittedOffsets, *, ledger_id: str | None
+) -> dict[TopicPartition, OffsetMap]:
+    """Return the maps in this package's format about states that the ledger does not have."""
     sequence = view.state.sequence if view.state else 0
-    for tp, found in committed.items():
-        offset_map = _map_of(found)
-        if offset_map is None:
-            continue
-        written_in = topic_id_text(offset_map.ledger_id)
-        if offset_map.sequence > sequence or written_in != ledger_id:
-            raise LedgerLostError(
-                f"group {view.group_id}: the commit of {tp} was made with state {offset_map.sequence} of the "
-                f"ledger topic {written_in}, and the ledger {name} ({ledger_id}) holds state "
-                f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or continue with a new "
-                "group from starting offsets of your choice"
-            )
+    return {
+        tp: offset_map
+        for tp, found in committed.items()
+        if (offset_map := _map_of(found)) is not None
+        and (offset_map.sequence > sequence or topic_id_text(offset_map.ledger_id) != ledger_id)
+    }
 
 
 def is_own_commit(found: CommittedOffset) -> bool:
@@ -293,9 +326,7 @@ def _map_of(found: CommittedOffset | None) -> OffsetMap | None:
 def check_ledger_name(name: str) -> str:
     """Return the name itself; raise `ConfigError` for one that no topic can have."""
     if not is_topic_name(name):
-        raise ConfigError(
-            f"ledger topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249)"
-        )
+        raise ConfigError(f"ledger topic {shown(name)} {NO_TOPIC_NAME}")
     return name
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import OffsetMapDecodeError
+from kafka_ordered_ops.core.offset_map.ours import decode_offset_map
 from kafka_ordered_ops.core.offset_map.reading import (
     DecodePolicy,
     MetadataKind,
@@ -26,8 +27,10 @@ class OthersCommit:
     done: OffsetSet = EMPTY_SET
     #: Whether Parallel Consumer may have written it. It commits without metadata if nothing above the offset is done.
     by_parallel_consumer: bool = False
-    #: Why the map of Parallel Consumer cannot be used; None: it can, or there is none.
+    #: Why the map cannot be used: Parallel Consumer's, or a damaged one of this package. None: it can, or there is none.
     problem: OffsetMapDecodeError | None = None
+    #: Whether it is in this package's format, about a state that the ledger does not have.
+    is_of_unknown_state: bool = False
 
     @property
     def end(self) -> int:
@@ -48,6 +51,9 @@ def others_commit(found: CommittedOffset, *, where: str, end: int | None = None)
         end: the end of the log: a map that reaches past it is about another log. None: unknown, and not checked.
     """
     kind = metadata_kind(found.metadata)
+    if kind is MetadataKind.OURS:
+        # About another offset, it says nothing: another program has moved the offset and kept the text.
+        return OthersCommit(found.offset, problem=_damage(found.metadata, where))
     if kind is not MetadataKind.PARALLEL_CONSUMER:
         return OthersCommit(found.offset, by_parallel_consumer=kind is MetadataKind.NONE)
     try:
@@ -59,8 +65,33 @@ def others_commit(found: CommittedOffset, *, where: str, end: int | None = None)
     return OthersCommit(found.offset, read.done or EMPTY_SET, by_parallel_consumer=True)
 
 
+def _damage(metadata: bytes, where: str) -> OffsetMapDecodeError | None:
+    """Return why a map in this package's format cannot be read; None: it can."""
+    try:
+        decode_offset_map(metadata)
+    except OffsetMapDecodeError as error:
+        return OffsetMapDecodeError(f"{where}: {error.message}", reason=error.reason)
+    return None
+
+
+def is_readable(found: CommittedOffset) -> bool:
+    """Return whether a commit has no damaged map of this package."""
+    return metadata_kind(found.metadata) is not MetadataKind.OURS or not _damage(found.metadata, "")
+
+
+def unknown_commit(found: CommittedOffset, *, end: int | None = None) -> OthersCommit:
+    """Return the progress in a commit in this package's format, about a state that the ledger does not have.
+
+    The ledger has lost that state, or another program wrote the commit: a map that cannot be used says nothing.
+    """
+    read = read_committed_progress(
+        found.offset, found.metadata, end=end, policy=DecodePolicy.IGNORE, where=""
+    )
+    return OthersCommit(found.offset, read.done or EMPTY_SET, is_of_unknown_state=True)
+
+
 def check_usable(group_id: str, others: OthersCommits) -> None:
-    """Raise `OffsetMapDecodeError` if a map of Parallel Consumer cannot be used: its records would be read twice."""
+    """Raise `OffsetMapDecodeError` if a map cannot be used: the records that it has as done would be read twice."""
     wrong = sorted((tp, one.problem) for tp, one in others.items() if one.problem is not None)
     for _, problem in wrong:
         raise OffsetMapDecodeError(

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError, once
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import ranges_from_json, ranges_to_json
+from kafka_ordered_ops.core.window.plan import (
+    bounded_ranges,
+    ranges_to_json,
+    stored_ranges,
+    stored_topic,
+)
 
 _VERSION: Final = 1
 
@@ -33,7 +38,7 @@ class ProcessedOffsets:
         return ProcessedOffsets(self.claim_id, {**self.offsets, **new})
 
     def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON; ranges as start, length, gap, length, ..."""
+        """Return versioned JSON; ranges as `ranges_to_json` has them."""
         return {
             "version": _VERSION,
             "claim_id": self.claim_id,
@@ -55,17 +60,15 @@ class ProcessedOffsets:
                 f"processed offsets of version {version}; this package reads version {_VERSION}"
             )
         claim_id = fields.text("claim_id")
-        pairs = list(_partitions(fields))
+        stored = bounded_ranges(_partitions(fields), lambda one: len(one[1]))
+        offsets = once(stored, "partition")
         fields.done()
-        offsets = dict(pairs)
-        if len(offsets) != len(pairs):
-            raise JsonError("the processed offsets have a partition twice")
         return cls(claim_id, offsets)
 
 
 def _partitions(fields: Fields) -> Iterator[tuple[TopicPartition, OffsetSet]]:
     for one in fields.objects("partitions"):
-        tp = TopicPartition(one.text("topic"), one.integer("partition", least=0))
-        offsets = ranges_from_json(one.integers("offsets"))
+        tp = TopicPartition(stored_topic(one), one.int32("partition"))
+        offsets = stored_ranges(one, "offsets")
         one.done()
         yield tp, offsets

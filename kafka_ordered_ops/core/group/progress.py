@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.strict_json import Fields, once
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps
-from kafka_ordered_ops.core.window.plan import ranges_from_json, ranges_to_json
+from kafka_ordered_ops.core.window.plan import (
+    TOPIC_ID_LENGTH_MAX,
+    bounded_ranges,
+    ranges_to_json,
+    stored_ranges,
+    stored_topic,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,11 @@ class TopicState:
     settled: bool
     partitions: Mapping[int, PartitionState]
 
+    @property
+    def ranges(self) -> int:
+        """The number of ranges that are done."""
+        return sum(len(one.done) for one in self.partitions.values())
+
 
 def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
     """Return plain JSON."""
@@ -73,26 +84,36 @@ def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
     }
 
 
-def topic_from_json(fields: Fields) -> tuple[str, TopicState]:
-    """Return the inverse of `topic_to_json`; raise `JsonError`."""
-    name = fields.text("topic")
+def topics_from_json(topics: Iterable[Fields]) -> dict[str, TopicState]:
+    """Return the inverse of `topic_to_json` for all topics, by name; raise `JsonError`."""
+    return once(bounded_ranges(map(_topic_from_json, topics), lambda one: one[1].ranges), "topic")
+
+
+def _topic_from_json(fields: Fields) -> tuple[str, TopicState]:
+    name = stored_topic(fields)
     topic = TopicState(
-        topic_id=fields.text("topic_id"),
+        topic_id=fields.text("topic_id", length_max=TOPIC_ID_LENGTH_MAX),
         settled=fields.boolean("settled"),
-        partitions=dict(_partition_from_json(one) for one in fields.objects("partitions")),
+        partitions=once(
+            bounded_ranges(
+                map(_partition_from_json, fields.objects("partitions")),
+                lambda one: len(one[1].done),
+            ),
+            "partition",
+        ),
     )
     fields.done()
     return name, topic
 
 
 def _partition_from_json(fields: Fields) -> tuple[int, PartitionState]:
-    number = fields.integer("partition", least=0)
+    number = fields.int32("partition")
     state = PartitionState(
         origin=fields.integer("origin", least=0),
-        done=ranges_from_json(fields.integers("done")),
-        committed=fields.integer_or_none("committed"),
+        done=stored_ranges(fields, "done"),
+        committed=fields.integer_or_none("committed", least=0),
         late=LateSteps.from_json(fields.integers("late")),
-        leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
+        leader_epoch=fields.int32("leader_epoch") if fields.has("leader_epoch") else None,
     )
     fields.done()
     return number, state

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.group.forgotten import kept_of
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     GroupView,
@@ -19,7 +20,10 @@ PRUNED_AT_ONCE_MAX: Final = 500
 
 
 def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool:
-    """Return whether a window is closed and was last changed before a time; a pruned one only with `forget`."""
+    """Return whether a window is closed and was last changed before a time; a pruned one only with `forget`.
+
+    One whose output is not published yet must not be pruned either: its plan and result are needed to publish it.
+    """
     return (
         not record.status.is_open
         and max(record.touched_at_ms, record.committed_at_ms or 0) < before_ms
@@ -32,18 +36,24 @@ def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: boo
 
     Windows that are no longer old are left: a window planned again meanwhile is another window. The group's progress does not change. None if there is nothing to do.
     """
+    state = known_state(view)
     chosen = [
         record
         for window_id in window_ids
         if (record := view.windows.get(window_id)) is not None
+        and window_id not in state.unpublished
         and may_be_pruned(record, before_ms=before_ms, forget=forget)
     ]
     if not chosen:
         return None
-    state = next_state(known_state(view))
+    state = next_state(state)
     if forget:
+        kept = {record.plan.window_id: kept_of(record) for record in chosen}
         return Change(
-            state=state, records=(), forgotten=tuple(record.plan.window_id for record in chosen)
+            state=state,
+            records=(),
+            forgotten=tuple(kept),
+            kept={name: one for name, one in kept.items() if one is not None},
         )
     return Change(state=state, records=tuple(_stub(record) for record in chosen))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.errors import OffsetMapTooLargeError
@@ -35,18 +35,27 @@ def shared_commits(
     Raises:
         OffsetMapTooLargeError: maps exceed the metadata of a commit; the message names partitions and sizes.
     """
+    there = {
+        name
+        for name, topic in state.topics.items()
+        if name in present and present[name].topic_id == topic.topic_id
+    }
+    return check_maps_fit(state.group_id, ((tp, one) for tp, one in state if tp.topic in there))
+
+
+def check_maps_fit(
+    group_id: str, partitions: Iterable[tuple[TopicPartition, PartitionState]]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the commits of some partitions; raise the error of `shared_commits`."""
     commits: dict[TopicPartition, CommittedOffset] = {}
     too_large: dict[TopicPartition, OffsetMapTooLargeError] = {}
-    for tp, partition in state:
-        facts = present.get(tp.topic)
-        if facts is None or facts.topic_id != state.topics[tp.topic].topic_id:
-            continue
+    for tp, partition in partitions:
         try:
             commits[tp] = shared_commit(tp, partition)
         except OffsetMapTooLargeError as error:
             too_large[tp] = error
     if too_large:
-        raise _too_large(state.group_id, too_large)
+        raise _too_large(group_id, too_large)
     return commits
 
 

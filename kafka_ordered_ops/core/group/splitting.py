@@ -62,7 +62,11 @@ def _cut(
         # Lost offsets belong to no part.
         taken = _numbered(part.taken, low - start, high - start)
         if taken:
-            cut.append(replace(part, taken=taken, lost=EMPTY_SET))
+            cut.append(
+                replace(
+                    part, taken=taken, lost=EMPTY_SET, lost_untimed=EMPTY_SET, earlier=EMPTY_SET
+                )
+            )
     return cut
 
 

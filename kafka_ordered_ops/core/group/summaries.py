@@ -14,7 +14,9 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.times import TIME_MS_MAX
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import ATTEMPT_MAX, PARTS_MAX, stored_time_ms
 
 #: Of another version the whole record is read.
 _VERSION: Final = 1
@@ -120,17 +122,19 @@ class WindowSummary:
                 since_ms=fields.integer_or_none("since_ms"),
                 cutoff_ms=fields.integer("cutoff_ms"),
                 sweep=fields.boolean("sweep"),
-                offsets=fields.integer("offsets"),
+                offsets=fields.integer("offsets", least=0),
                 records=fields.integer_or_none("records"),
-                attempt=fields.integer("attempt"),
-                planned_at_ms=fields.integer("planned_at_ms"),
-                touched_at_ms=fields.integer("touched_at_ms"),
-                committed_at_ms=fields.integer_or_none("committed_at_ms"),
+                attempt=fields.integer("attempt", least=0, greatest=ATTEMPT_MAX),
+                planned_at_ms=stored_time_ms(fields, "planned_at_ms"),
+                touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
+                committed_at_ms=fields.integer_or_none(
+                    "committed_at_ms", least=0, greatest=TIME_MS_MAX
+                ),
                 run_id=fields.text_or_none("run_id"),
                 pruned=fields.boolean("pruned"),
                 parts=_parts(fields.anything("parts")),
             )
-        except (JsonError, TypeError, ValueError):
+        except JsonError:
             return None
 
 
@@ -144,15 +148,26 @@ class Summaries:
     windows: tuple[WindowSummary, ...] = ()
     #: Windows whose records cannot be read: id and error.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict, compare=False)
+    #: Ids of windows that are committed, and whose output readers do not see yet.
+    unpublished: frozenset[str] = frozenset()
+
+    def left(self) -> tuple[WindowSummary, ...]:
+        """Return the windows that readers do not have yet: open, or committed and not published."""
+        return tuple(
+            one for one in self.windows if one.status.is_open or one.window_id in self.unpublished
+        )
 
     @classmethod
     def made(
-        cls, windows: Iterable[WindowSummary], unreadable: Mapping[str, LedgerCorruptError]
+        cls,
+        windows: Iterable[WindowSummary],
+        unreadable: Mapping[str, LedgerCorruptError],
+        unpublished: Iterable[str] = (),
     ) -> Summaries:
         """Sort summaries; unreadable windows are listed separately."""
         readable = [one for one in windows if one.window_id not in unreadable]
         ordered = sorted(readable, key=lambda one: (one.cutoff_ms, one.window_id))
-        return cls(tuple(ordered), dict(sorted(unreadable.items())))
+        return cls(tuple(ordered), dict(sorted(unreadable.items())), frozenset(unpublished))
 
 
 def _counted(result: Any) -> int | None:
@@ -165,5 +180,13 @@ def _counted(result: Any) -> int | None:
 def _parts(value: Any) -> PartsSummary | None:
     if value is None:
         return None
-    count, missing = value
-    return PartsSummary(int(count), tuple(int(one) for one in missing))
+    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
+        raise JsonError("the parts are not a number and a list")
+    fields = Fields({"count": value[0], "missing": value[1]}, "parts")
+    count, missing = (
+        fields.integer("count", least=1, greatest=PARTS_MAX),
+        fields.integers("missing"),
+    )
+    if missing and not 0 <= min(missing) <= max(missing) < count:
+        raise JsonError("missing parts that the window does not have")
+    return PartsSummary(count, tuple(missing))

@@ -59,7 +59,7 @@ from kafka_ordered_ops.core.group.shared_commits import shared_commits
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
 #: While a window is processed, its claim's age is brought up to date this often. Its record holds the whole plan, and is
@@ -147,11 +147,12 @@ def commit(
     now_ms: int,
     others: OthersCommits,
     present: Mapping[str, TopicFacts],
+    publishes: bool = False,
 ) -> Outcome:
     """Add the windows' offsets to the group's progress; committing again changes nothing.
 
     All of them, or none. `others` holds the committed offsets, as just read from Kafka, that another program has written;
-    `present` those of the group's topics that still exist.
+    `present` those of the group's topics that still exist. With `publishes`, the outputs become visible after it.
 
     Raises:
         UnknownWindowError: the ledger has no such window.
@@ -183,7 +184,13 @@ def commit(
     if state.format.is_shared:
         shared_commits(state, present)
     return Change(
-        state=next_state(state, closed=waiting),
+        state=next_state(
+            state,
+            closed=waiting,
+            unpublished=[
+                name for name, one in waiting.items() if is_to_be_published(one.result, publishes)
+            ],
+        ),
         records=tuple(
             replace(
                 record,
@@ -208,8 +215,28 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
         return record
     published = replace(record.plan, status=WindowStatus.PUBLISHED)
     return Change(
-        state=next_state(known_state(view)),
+        state=next_state(known_state(view), published=[plan.window_id]),
         records=(replace(record, plan=published, result=result),),
+    )
+
+
+def is_to_be_published(result: Any, publishes: bool) -> bool:
+    """Return whether a committed window's output still has to become visible.
+
+    Not if its sink has nothing to publish: then the job itself has delivered the records. An output that names its window
+    is one of a sink that publishes, whichever call commits it.
+    """
+    if not isinstance(result, Mapping) or "reported" in result:
+        return False
+    return publishes or _names_window(result)
+
+
+def _names_window(result: Mapping[str, Any]) -> bool:
+    parts = result.get("parts")
+    several = parts if isinstance(parts, list) else []
+    return any(
+        isinstance(one, Mapping) and isinstance(one.get("window_id"), str)
+        for one in (result, result.get("write"), *several)
     )
 
 
@@ -287,9 +314,10 @@ def abandon(
 def maps_with_freed(
     view: GroupView, plan: WindowPlan, topics: Collection[str]
 ) -> dict[TopicPartition, TimeMap]:
-    """Return the known times after a window has released its offsets: the times that it asked for.
+    """Return the known times after a window has released its offsets: bounds of the times that it took.
 
-    Only a window that asks for these times takes the records, or reports those that retention has removed meanwhile.
+    Only a window that asks for some of these times reads the records again, and takes them or reports those that
+    retention has removed meanwhile.
     """
     state = known_state(view)
     freed: dict[TopicPartition, TimeMap] = {}
@@ -300,7 +328,8 @@ def maps_with_freed(
         known = view.time_map(part.tp)
         offsets = part.taken | part.lost
         if state.definition.isolation is plan.isolation:
-            newest = known.replaced(claimed_times(part, plan.window.times)).limited()
+            newest = known.without(part.lost_untimed)
+            newest = newest.replaced(claimed_times(part, plan.window.times)).limited()
         else:
             # It did not count the same records as the group's windows do now.
             newest = known.forgetting(offsets)
@@ -310,16 +339,15 @@ def maps_with_freed(
 
 
 def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
-    """Return the times of the offsets in a window's share: its own times, and late ones."""
-    offsets = part.taken | part.lost
-    late = [
-        (one.since_ms, from_) for one, from_ in part.late.pieces if one.since_ms < times.since_ms
-    ]
-    from_ = min((offset for _, offset in late), default=INT64_MAX)
-    since_ms = min((one for one, _ in late), default=times.since_ms)
-    own = TimeMap.between(offsets.within(0, from_), times)
-    mixed = TimeMap.between(offsets.within(from_, INT64_MAX), TimeRange(since_ms, times.before_ms))
-    return own.replaced(mixed)
+    """Return bounds of the times of the offsets in a window's share: its own times, and late ones where it has such records.
+
+    Lost offsets that no window has read have no bounds.
+    """
+    offsets = (part.taken | part.lost) - part.lost_untimed
+    late = min((late.since_ms for late, _ in part.late.pieces), default=times.since_ms)
+    mixed = TimeRange(min(late, times.since_ms), times.before_ms)
+    own = TimeMap.between(offsets - part.earlier, times)
+    return own.replaced(TimeMap.between(offsets & part.earlier, mixed))
 
 
 def check_parts(record: WindowRecord) -> None:

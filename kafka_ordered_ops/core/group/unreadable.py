@@ -45,7 +45,7 @@ def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> C
         if is_open
     }
     return Change(
-        state=next_state(replace(state, topics=topics), closed=[window_id]),
+        state=next_state(replace(state, topics=topics), closed=[window_id], published=[window_id]),
         records=(),
         time_maps={tp: one for tp, one in freed.items() if one != view.time_map(tp)},
         forgotten=(window_id,),

@@ -81,11 +81,13 @@ class CatchUp:
     partitions: tuple[PartitionCatchUp, ...]
     #: Ids of the group's open windows that ask for these times; the first few.
     open_windows: tuple[str, ...]
+    #: Ids of windows of these times that are committed, and whose output readers do not see yet; the first few.
+    unpublished_windows: tuple[str, ...] = ()
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every partition is."""
-        return not self.count(CatchUpState.WAITING)
+        """Whether every partition is, and readers see all that was committed."""
+        return not self.count(CatchUpState.WAITING) and not self.unpublished_windows
 
     def count(self, state: CatchUpState) -> int:
         """Return how many partitions are in this state."""
@@ -107,6 +109,7 @@ class CatchUp:
             "partitions": [one.to_json() for one in self.partitions],
             "group": self.group_id,
             "open_windows": list(self.open_windows),
+            "unpublished_windows": list(self.unpublished_windows),
         }
 
 
@@ -134,7 +137,18 @@ def caught_up(
         now_ms,
         tuple(_judged(view, claims, facts, times) for facts in ordered),
         tuple(meeting[:_NAMED_MAX]),
+        tuple(_unpublished(view, times)[:_NAMED_MAX]),
     )
+
+
+def _unpublished(view: GroupView, times: TimeRange) -> list[str]:
+    """Return the unpublished windows that ask for these times; one that cannot be read may be of any."""
+    names = view.state.unpublished if view.state else ()
+    return [
+        name
+        for name in names
+        if (record := view.windows.get(name)) is None or record.plan.window.times.meets(times)
+    ]
 
 
 def _judged(view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange) -> PartitionCatchUp:

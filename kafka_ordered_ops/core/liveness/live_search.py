@@ -57,8 +57,6 @@ class LogFacts:
     high_watermark: int
     #: Every record below it is stamped before `live_from_ms`; None: every record.
     found: int | None
-    #: The greatest timestamp in the log, by the index and with markers; None where it was not asked.
-    greatest_ms: int | None = None
     #: False where the index was silent and that proves nothing: `found` is then the log start.
     found_is_proven: bool = True
 
@@ -151,6 +149,16 @@ def near(facts: LogFacts, seen: Seen) -> OffsetSet:
     """Return the offsets to read first: the record at the index's answer, and a few after it."""
     start = max(facts.found or 0, facts.log_start)
     return unread(facts, seen).within(start, start + NEAR_OFFSETS)
+
+
+def tail(facts: LogFacts, seen: Seen) -> OffsetSet:
+    """Return the last offsets below the index's answer, or of the log: they hold the newest record of a partition that waits.
+
+    The index knows the newest timestamp, too, but it may be that of a transaction's marker.
+    """
+    end = facts.end_offset if facts.found is None else min(facts.found, facts.end_offset)
+    start = max(end - NEAR_OFFSETS, facts.log_start)
+    return OffsetSet.of((start, end)) - seen.offsets if start < end else EMPTY_SET
 
 
 def far(facts: LogFacts, seen: Seen, *, offsets_max: int) -> OffsetSet:

@@ -125,7 +125,7 @@ Verdict = Live | Idle | Waiting
 
 def judge(rule: LivenessRule, facts: LogFacts, seen: Seen, *, now_ms: int) -> Verdict:
     """Return the verdict on one partition, and why."""
-    newest_ms = facts.greatest_ms if facts.found is None else seen.newest_ms
+    newest_ms = seen.newest_ms
     if seen.record is not None and seen.decides(now_ms):
         return Live(seen.record)
     # As long as something is unread, "no such record" is not known.
@@ -176,10 +176,10 @@ class PartitionLiveness:
 
     @property
     def newest_ms(self) -> int | None:
-        """The greatest timestamp known that is not from the future."""
+        """The greatest timestamp of a record that is known and not from the future."""
         if isinstance(self.verdict, Live):
             return self.verdict.record.timestamp_ms
-        return self.facts.greatest_ms if self.facts.found is None else self.seen.newest_ms
+        return self.seen.newest_ms
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON: the same keys for every verdict."""
@@ -231,6 +231,8 @@ class GroupLiveness:
     is_known: bool
     #: The oldest first.
     open_windows: tuple[OpenWindow, ...] = ()
+    #: Ids of windows that are committed, and whose output readers do not see yet.
+    unpublished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,7 @@ class Liveness:
             "open_windows": None
             if group is None
             else [one.to_json() for one in group.open_windows],
+            "unpublished_windows": None if group is None else list(group.unpublished),
         }
 
 
@@ -343,7 +346,8 @@ def _group(view: GroupView, now_ms: int) -> GroupLiveness:
         for record in view.open_windows()
     ]
     windows.sort(key=lambda one: (-one.age_ms, one.window_id))
-    return GroupLiveness(view.group_id, view.state is not None, tuple(windows))
+    unpublished = view.state.unpublished if view.state else ()
+    return GroupLiveness(view.group_id, view.state is not None, tuple(windows), unpublished)
 
 
 def _newest(newest_ms: int | None) -> str:

@@ -80,7 +80,9 @@ from kafka_ordered_ops.core.offset_map.packing import (
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 
-PREFIX: Final = b"~koo1:"
+#: Of every version.
+_MARK: Final = b"~koo"
+PREFIX: Final = _MARK + b"1:"
 _END: Final = b"."
 _HEAD: Final = struct.Struct(">B16s16sQqI")
 _CRC: Final = struct.Struct(">I")
@@ -151,8 +153,8 @@ def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTE
 
 
 def is_offset_map(metadata: bytes) -> bool:
-    """Return whether metadata claims to be such a map."""
-    return metadata.startswith(PREFIX)
+    """Return whether metadata claims to be such a map, of this version or a later one."""
+    return metadata.startswith(_MARK)
 
 
 def decode_offset_map(metadata: bytes) -> OffsetMap | None:
@@ -173,6 +175,10 @@ def decode_offset_map(metadata: bytes) -> OffsetMap | None:
 
 
 def _decode(metadata: bytes) -> OffsetMap:
+    if not metadata.startswith(PREFIX):
+        raise unreadable(
+            OffsetMapFault.UNKNOWN_FORMAT, "a newer version of this package wrote it, or it was cut"
+        )
     text, end, _ = metadata[len(PREFIX) :].partition(_END)
     body = unbase64(text) if end else b""
     if len(body) < _HEAD.size + _CRC.size:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
-from kafka_ordered_ops.core.planning.time_map import TimeMap
+from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet, union_of
+from kafka_ordered_ops.core.planning.time_map import DealtChunks, TimeMap
 from kafka_ordered_ops.core.types import INT64_MAX
 
 
@@ -36,6 +36,23 @@ class Sought:
         chunk = self.chunk(told)
         in_chunk = max(chunk.first, self.not_before) if chunk else INT64_MAX
         return min(self.taken_from, in_chunk)
+
+
+def read_again(
+    sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
+) -> OffsetSet:
+    """Return chunks that are read again although they are decided: a window may take out-of-order records after them.
+
+    One for each window, and for most windows none: the chunk that holds the first record past the cutoff
+    holds most often earlier ones as well, and must be read anyway.
+    """
+    found = []
+    for number, one in enumerate(sought):
+        chunk, taken = one.chunk(told), chunks.of(number)
+        ends = [offsets.end for offsets in (taken, unknown) if offsets]
+        if chunk and chunk.first < min(one.taken_from, max(ends, default=0)):
+            found.append(chunk)
+    return union_of(found)
 
 
 class FirstPast:

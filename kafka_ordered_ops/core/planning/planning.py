@@ -20,11 +20,17 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from kafka_ordered_ops.core.errors import LogTruncatedError, invariant
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
-from kafka_ordered_ops.core.planning.first_past import Sought, first_past
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, coarsened, union_of
+from kafka_ordered_ops.core.planning.first_past import Sought, first_past, read_again
 from kafka_ordered_ops.core.planning.scan_fold import ScanFold, ScanResult, ScanStop
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, DealtChunks, TimeMap
-from kafka_ordered_ops.core.time_ranges import NOBODY, LateSteps, TimeRange, TimeSplit
+from kafka_ordered_ops.core.time_ranges import (
+    NOBODY,
+    LateSteps,
+    TimeRange,
+    TimeSplit,
+    without_untimed,
+)
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.bounds import (
     AtOffset,
@@ -35,7 +41,7 @@ from kafka_ordered_ops.core.window.bounds import (
     Latest,
     Relative,
 )
-from kafka_ordered_ops.core.window.plan import PartitionPlan
+from kafka_ordered_ops.core.window.plan import EARLIER_RANGES_MAX, PartitionPlan
 from kafka_ordered_ops.core.window.window import Window
 
 #: A record stamped further ahead than this is no sign that time has passed (Kafka's own default for
@@ -76,6 +82,8 @@ class WindowsAsked:
     stop_after_ms: int | None
     #: Of each window.
     cutoffs_ms: tuple[int, ...]
+    #: Of each; None for a window without a start.
+    sinces_ms: tuple[int | None, ...]
     #: Every record that a window of the group has taken is stamped before it.
     taken_before_ms: int
 
@@ -83,18 +91,20 @@ class WindowsAsked:
     def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
         """Return the windows of one planning; `frozen` are the times that earlier ones of the group covered.
 
-        With `since` a window also takes late records: stamped before, in a frozen time.
+        With `since` a window also takes late records, stamped earlier in a frozen time, and no records without a
+        timestamp.
         """
         frozen = tuple(frozen)
         out_of_orderness_ms = windows[0].out_of_orderness_ms
         greatest_ms = max(window.cutoff_ms for window in windows)
         return cls(
-            split=TimeSplit.of([_times_taken(window.times, frozen) for window in windows]),
+            split=TimeSplit.of([_times_taken(window, frozen) for window in windows]),
             floor_ms=floor_ms(windows),
             stop_after_ms=None
             if out_of_orderness_ms is None
             else greatest_ms + out_of_orderness_ms,
             cutoffs_ms=tuple(window.cutoff_ms for window in windows),
+            sinces_ms=tuple(window.since_ms for window in windows),
             taken_before_ms=max((times.before_ms for times in frozen), default=INT64_MIN),
         )
 
@@ -112,6 +122,8 @@ class PartitionQuestion:
     lost: tuple[OffsetSet, ...]
     #: Also no longer in the log, but of times that no window here asks for: losses of others.
     left: OffsetSet
+    #: The part of `lost` whose times are unknown.
+    lost_untimed: OffsetSet
     #: Open and below the floor, where that alone decides: whose it is.
     head: OffsetSet
     head_window: int
@@ -133,7 +145,12 @@ class PartitionQuestion:
     def fold(self) -> ScanFold:
         """Take the results of a scan of `to_scan`."""
         return ScanFold(
-            self.to_scan, self.asked.split, self.stop, self.known, self.asked.cutoffs_ms
+            self.to_scan,
+            self.asked.split,
+            self.stop,
+            self.known,
+            self.asked.cutoffs_ms,
+            self.asked.sinces_ms,
         )
 
 
@@ -147,7 +164,13 @@ class PartitionDecision:
     included: tuple[OffsetSet, ...]
     #: The offsets that each would record as lost.
     lost: tuple[OffsetSet, ...]
+    #: The part of `lost` whose times are unknown.
+    lost_untimed: OffsetSet
+    #: Of each, where records stamped before its start may be.
+    earlier: tuple[OffsetSet, ...]
     decided_end: int
+    #: Of each window; None for a window without a start.
+    sinces_ms: tuple[int | None, ...]
     #: The assignment of times to windows, by the windows that were planned when the group was read.
     split: TimeSplit
     #: The times known then.
@@ -167,13 +190,16 @@ def floor_ms(windows: Sequence[Window]) -> int:
     )
 
 
-def _times_taken(times: TimeRange, frozen: Iterable[TimeRange]) -> list[TimeRange]:
+def _times_taken(window: Window, frozen: Iterable[TimeRange]) -> list[TimeRange]:
+    times = window.times
+    if window.since_ms is None:
+        return [times]
     late = [
         TimeRange(one.since_ms, min(one.before_ms, times.since_ms))
         for one in frozen
         if one.since_ms < times.since_ms
     ]
-    return [times, *late]
+    return [piece for one in (times, *late) for piece in without_untimed(one)]
 
 
 def lookup_time_ms(cutoff_ms: int) -> int | None:
@@ -265,7 +291,7 @@ def ask(
     rest = open_ - head
     told = time_map.within(known & rest)
     sought = _sought(facts, asked, open_, origin)
-    again = _read_again(sought, told, chunks, rest - known)
+    again = read_again(sought, told, chunks, rest - known)
     unread = told.without(again)
     return PartitionQuestion(
         facts=facts,
@@ -273,6 +299,7 @@ def ask(
         open=open_,
         lost=lost,
         left=left,
+        lost_untimed=gone - known,
         head=head,
         head_window=NOBODY if head_window is None else head_window,
         chunks=chunks,
@@ -303,23 +330,6 @@ def _sought(
     ]
 
 
-def _read_again(
-    sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
-) -> OffsetSet:
-    """Return chunks that are read again although they are decided: a window may take out-of-order records after them.
-
-    One for each window, and for most windows none: the chunk that holds the first record past the cutoff
-    holds most often earlier ones as well, and must be read anyway.
-    """
-    found = []
-    for number, one in enumerate(sought):
-        chunk, taken = one.chunk(told), chunks.of(number)
-        ends = [offsets.end for offsets in (taken, unknown) if offsets]
-        if chunk and chunk.first < min(one.taken_from, max(ends, default=0)):
-            found.append(chunk)
-    return union_of(found)
-
-
 def _lost(
     gone: OffsetSet, chunks: DealtChunks, split: TimeSplit, time_map: TimeMap, windows: int
 ) -> tuple[OffsetSet, ...]:
@@ -343,8 +353,13 @@ def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | Non
     )
 
 
-def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDecision:
-    """Return which open offsets belong to which window; `scan` is needed where `to_scan` is not empty."""
+def draft(
+    question: PartitionQuestion, scan: ScanResult | None, unreadable: OffsetSet = EMPTY_SET
+) -> PartitionDecision:
+    """Return which open offsets belong to which window; `scan` is needed where `to_scan` is not empty.
+
+    Offsets that the scan could not read are lost. Nothing is known of their times: they are the first window's.
+    """
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
     decided_end, learned, records = question.facts.end, question.learned, 0
     if scan is not None:
@@ -360,13 +375,20 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDeci
             found = found | (question.head & decided)
         if scan is not None:
             found = found | (scan.of(number) & decided)
-        included.append(found)
+        included.append(found - unreadable)
+    first, *others = question.lost
     return PartitionDecision(
         facts=question.facts,
         decided=decided | question.left,
         included=tuple(included),
-        lost=question.lost,
+        lost=(first | (unreadable & decided), *others),
+        lost_untimed=question.lost_untimed | (unreadable & decided),
+        earlier=tuple(
+            EMPTY_SET if since_ms is None else _earlier(question, scan, number, since_ms)
+            for number, since_ms in enumerate(question.asked.sinces_ms)
+        ),
         decided_end=decided_end,
+        sinces_ms=question.asked.sinces_ms,
         split=question.asked.split,
         time_map=question.time_map,
         learned=learned,
@@ -384,6 +406,19 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDeci
             )
         ),
     )
+
+
+def _earlier(
+    question: PartitionQuestion, scan: ScanResult | None, number: int, since_ms: int
+) -> OffsetSet:
+    """Return where a window may take records stamped before its start: by its reads, by known bounds, by the index."""
+    known = question.chunks.of(number)
+    if known:
+        known = known & question.time_map.meeting(TimeRange(INT64_MIN, since_ms))
+    # Every record of the head is stamped before all windows' starts.
+    head = question.head if number == question.head_window else EMPTY_SET
+    read = EMPTY_SET if scan is None else scan.earlier
+    return union_of((read, known, head))
 
 
 def settle(
@@ -410,8 +445,9 @@ def settle(
             draft,
             taken=included & open_now,
             lost=draft.lost[number] & open_now,
+            earlier=draft.earlier[number],
             head_end=draft.head_ends[number],
-            late=late,
+            late=late.in_interval(draft.sinces_ms[number]),
         )
         for number, included in enumerate(draft.included)
     )
@@ -441,6 +477,7 @@ def _share(
     *,
     taken: OffsetSet,
     lost: OffsetSet,
+    earlier: OffsetSet,
     head_end: int | None,
     late: LateSteps,
 ) -> PartitionPlan:
@@ -450,6 +487,8 @@ def _share(
         topic_id=draft.facts.topic_id,
         taken=taken,
         lost=lost,
+        lost_untimed=lost & draft.lost_untimed,
+        earlier=coarsened(earlier & (taken | lost), EARLIER_RANGES_MAX),
         decided_end=draft.decided_end,
         head_end=head_end,
         late=late.from_offset(first),

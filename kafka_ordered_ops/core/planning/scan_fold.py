@@ -13,10 +13,18 @@ from typing import Final
 
 import numpy as np
 
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
+from kafka_ordered_ops.core.offset_set import (
+    EMPTY_SET,
+    BoolArray,
+    Int64Array,
+    OffsetSet,
+    coarsened,
+)
 from kafka_ordered_ops.core.planning.first_past import FirstPast
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.time_ranges import NOBODY, TimeSplit, rows_by_label
+from kafka_ordered_ops.core.types import INT64_MIN
+from kafka_ordered_ops.core.window.plan import EARLIER_RANGES_MAX
 
 #: Excluded records in a chunk: small enough that a straddling chunk is cheap to read again, large enough
 #: that a day of a busy partition fits `CHUNKS_MAX`.
@@ -40,7 +48,7 @@ class ScanStop:
 class ScanResult:
     """The decisions of one partition's scan."""
 
-    #: Offsets of the scanned set by window number; those that stay for later windows under `NOBODY`.
+    #: Offsets of the scanned set that were not known, by window number; those that stay for later windows under `NOBODY`.
     by_window: dict[int, OffsetSet]
     #: Bounds of the excluded records.
     time_map: TimeMap
@@ -50,6 +58,8 @@ class ScanResult:
     records: int
     #: By cutoff the first visible record read that is stamped at or after it, if there is one.
     first_past: Mapping[int, int]
+    #: Where records stamped before their window's start are, with offsets between them.
+    earlier: OffsetSet
 
     def of(self, window: int) -> OffsetSet:
         """Return the scanned offsets of a window."""
@@ -59,8 +69,9 @@ class ScanResult:
 class ScanFold:
     """One partition's scan; feed batches in offset order, then `finish`.
 
-    `known` are offsets of other chunks, which the chunks made here leave out. For each of `cutoffs_ms` it finds the
-    first record stamped at or after it.
+    `known` are offsets of other chunks. They are decided already, and the result leaves them out. For each of
+    `cutoffs_ms` it finds the first record stamped at or after it; for each of `sinces_ms`, those of the windows, the
+    window's records stamped before it.
     """
 
     def __init__(
@@ -70,8 +81,14 @@ class ScanFold:
         stop: ScanStop | None = None,
         known: OffsetSet = EMPTY_SET,
         cutoffs_ms: Sequence[int] = (),
+        sinces_ms: Sequence[int | None] = (),
     ) -> None:
         self._first_past = FirstPast(cutoffs_ms)
+        # By label; the last one is for `NOBODY`.
+        starts_ms = [INT64_MIN if one is None else one for one in (*sinces_ms, None)]
+        self._starts_ms = np.array(starts_ms, dtype=np.int64)
+        self._has_starts = max(starts_ms) > INT64_MIN
+        self._earlier = EMPTY_SET
         self._wanted = wanted
         self._known = known
         self._split = split
@@ -106,6 +123,8 @@ class ScanFold:
         self._run_starts.append(offsets[changes])
         self._run_labels.append(labels[changes])
         self._label = int(labels[-1])
+        if self._has_starts:
+            self._add_earlier(offsets, timestamps_ms < self._starts_ms[labels])
         excluded = labels == NOBODY
         self._fold_chunks(offsets, timestamps_ms, excluded & ~self._known.mask(offsets))
 
@@ -116,7 +135,8 @@ class ScanFold:
             end = self._stopped_at
         starts, labels = np.concatenate(self._run_starts), np.concatenate(self._run_labels)
         ends = np.concatenate((starts[1:], [end]))
-        looked_at = self._wanted & OffsetSet.of((0, end))
+        # Known offsets belong to their chunk's window. Here, one without a record would count with the record before it.
+        looked_at = (self._wanted - self._known) & OffsetSet.of((0, end))
         if self._chunks:
             # Markers after the last excluded record are known too, and need no further read.
             start, chunk_end, least, greatest = self._chunks[-1]
@@ -132,7 +152,17 @@ class ScanFold:
             stopped_at=self._stopped_at,
             records=self._records,
             first_past=self._first_past.found(),
+            earlier=self._earlier,
         )
+
+    def _add_earlier(self, offsets: Int64Array, is_earlier: BoolArray) -> None:
+        at = np.flatnonzero(is_earlier)
+        if not at.size:
+            return
+        breaks = np.flatnonzero(np.diff(at) > 1)
+        firsts, lasts = at[np.append(0, breaks + 1)], at[np.append(breaks, at.size - 1)]
+        ranges = OffsetSet(np.column_stack((offsets[firsts], offsets[lasts] + 1)).ravel())
+        self._earlier = coarsened(self._earlier | ranges, EARLIER_RANGES_MAX)
 
     def _cut_at_stop(
         self, stop: ScanStop, offsets: Int64Array, timestamps_ms: Int64Array

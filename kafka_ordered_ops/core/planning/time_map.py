@@ -10,13 +10,14 @@ same name has other records at these offsets.
 A chunk describes the visible records in its range that no window has taken. Taken records in between do not count, so
 that out-of-order records do not split a map into fragments. Bounds stay true for any part of a chunk's range. When
 taken offsets become open again (an abandoned window, progress moved back), the map must therefore store their known
-times (`TimeMap.between`: a window only took records of the times that it asked for). Otherwise it must forget the
+times (`TimeMap.between`: a window only took records of its own times, and of late ones). Otherwise it must forget the
 bounds around them (`TimeMap.forgetting`): those chunks are read again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -218,18 +219,21 @@ class TimeMap:
     def from_json(cls, fields: Fields) -> TimeMap:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         # Maps of older versions name no topic: they are not used.
-        topic_id = fields.text("topic_id") if fields.has("topic_id") else ""
+        topic_id = fields.text("topic_id", length_max=64) if fields.has("topic_id") else ""
         columns = [
             fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
         ]
         fields.done()
         if len({len(column) for column in columns}) != 1:
             raise JsonError("the columns of a time map differ in length")
-        starts, lengths, least, greatest = (np.array(column, dtype=np.int64) for column in columns)
-        starts = np.cumsum(starts)
-        rows = np.column_stack((starts, starts + lengths, least, greatest))
+        # Summed up by Python: a sum in int64 may wrap around.
+        starts = list(accumulate(columns[0]))
+        ends = [start + length for start, length in zip(starts, columns[1], strict=True)]
+        if starts and not 0 <= min(starts) <= max(starts) <= max(ends) <= INT64_MAX:
+            raise JsonError("chunks of a time map beyond the offsets of a log")
+        rows = np.array([starts, ends, *columns[2:]], dtype=np.int64).T
         try:
-            return cls(rows, topic_id)
+            return cls(np.ascontiguousarray(rows), topic_id)
         except AssertionError as error:
             raise JsonError(str(error)) from error
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import isnan
 from typing import Final, TypeAlias
 
-from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX, check_count, shown
+from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX, check_count, check_function, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.record import Record
 
@@ -78,6 +78,7 @@ def backoff_of(given: Backoff | float | None) -> Backoff:
         raise ConfigError(
             f"backoff is {shown(given)}: give seconds, or a function of record and error that returns seconds"
         )
+    check_function(given, what="backoff", takes=2)
     return given
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.names import is_topic_name, is_whole
 from kafka_ordered_ops.core.processing.record import Headers
 from kafka_ordered_ops.core.types import INT64_MAX
 
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PARTITION_MAX: Final = 2**31 - 1
+
+
+#: The attribute of an error that has the record that was refused.
+REFUSED_RECORD: Final = "refused_record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,15 @@ class NewRecord:
     def __post_init__(self) -> None:
         # Here and not by the client, which would refuse the whole transaction.
         topic: object = self.topic
-        if not isinstance(topic, str) or _TOPIC.fullmatch(topic) is None:
+        if not is_topic_name(topic):
             raise ConfigError(f"topic is {shown(topic)}: give the name of a topic")
         for what, content in (("key", self.key), ("value", self.value)):
             if content is not None and not isinstance(content, bytes):
                 raise ConfigError(f"{what} is {shown(content)}: give bytes, or None")
         if self.headers and not _are_headers(self.headers):
             raise ConfigError(
-                f"headers is {shown(self.headers)}: give pairs of a name and bytes, or None for a value"
+                f"headers is {shown(self.headers)}: give pairs of a name, which is UTF-8 text without a NUL, and bytes, or "
+                "None for a value"
             )
         _check_number(self.timestamp_ms, "timestamp_ms", INT64_MAX)
         _check_number(self.partition, "partition", _PARTITION_MAX)
@@ -96,7 +100,7 @@ def _are_headers(headers: object) -> bool:
     return isinstance(headers, list | tuple) and all(
         isinstance(one, list | tuple)
         and len(one) == 2
-        and isinstance(one[0], str)
+        and is_whole(one[0])
         and (one[1] is None or isinstance(one[1], bytes))
         for one in headers
     )

@@ -29,8 +29,8 @@ from kafka_ordered_ops.core.relay.log_records import (
 
 #: Leases are compared with what is acknowledged after so many acknowledgements, or half as many as there are leases.
 _SWEEP_AFTER: Final = 4_096
-#: The attempt and the end of a lease that is not there.
-_NEVER: Final = (0, 0)
+#: The order and the end of a lease that is not there.
+_NEVER: Final = ((0, -1), 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +61,11 @@ class LeaseState:
     def attempt(self) -> int:
         """The attempt that its client makes."""
         return self.leased.attempt if self.leased else 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The newest lease of an offset has the highest."""
+        return self.attempt, self.position
 
     def ends_ms(self, offset: int) -> int:
         """Return when one of its offsets may be handed out again."""
@@ -128,6 +133,11 @@ class GroupProgress:
     def start(self) -> int | None:
         """The first offset; None: not opened yet, or finished."""
         return self._opened[1].start if self._opened else None
+
+    @property
+    def begun_by(self) -> str | None:
+        """The name of the access token that began the group; None: begun without a token, or finished."""
+        return self._opened[1].begun_by if self._opened else None
 
     @property
     def offsets(self) -> OffsetSet | None:
@@ -308,16 +318,15 @@ class GroupProgress:
         Only for a state that was read in the order of the log: then nothing makes the later leases void any more.
         """
         self._sweep()
-        newest: dict[int, tuple[int, int]] = {}
-        by_attempt = sorted(self.leases.values(), key=lambda one: one.attempt, reverse=True)
-        for lease in by_attempt:
+        newest: dict[int, tuple[tuple[int, int], int]] = {}
+        for lease in sorted(self.leases.values(), key=lambda one: one.order, reverse=True):
             left = [one for begin, end in self.left(lease.offsets) for one in range(begin, end)]
             if all(_is_replaced(lease, one, *newest.get(one, _NEVER)) for one in left):
                 del self._leases[lease.lease_id]
                 continue
             for one in left:
-                attempt, until_ms = newest.get(one, _NEVER)
-                newest[one] = max(attempt, lease.attempt), max(until_ms, lease.ends_ms(one))
+                order, until_ms = newest.get(one, _NEVER)
+                newest[one] = max(order, lease.order), max(until_ms, lease.ends_ms(one))
 
     def records(self) -> Iterator[tuple[int | None, StateRecord]]:
         """Yield records that mean the same, each with its position where that matters."""
@@ -365,9 +374,9 @@ class GroupProgress:
                 del self._leases[lease.lease_id]
 
 
-def _is_replaced(lease: LeaseState, offset: int, attempt: int, until_ms: int) -> bool:
+def _is_replaced(lease: LeaseState, offset: int, order: tuple[int, int], until_ms: int) -> bool:
     """Return whether a later lease has an offset, and all that hold it last as long as this one."""
-    return attempt > lease.attempt and until_ms >= lease.ends_ms(offset)
+    return order > lease.order and until_ms >= lease.ends_ms(offset)
 
 
 def _covered(acked: OffsetSet, sets: list[OffsetSet]) -> list[bool]:

@@ -14,14 +14,13 @@ first. All numbers are little-endian.
 | 8 each | numbers |
 | 16 each | ranges: the first offset, and the one after the last |
 
-More than a few ranges are compressed, as the steps from one boundary to the next. A snapshot has no texts and no ranges;
+More than a few ranges are packed (`core.packed_ranges`). A snapshot has no texts and no ranges;
 after its numbers come the records in it, each with its position (8 bytes) and length (4 bytes).
 """
 
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import lt
@@ -35,6 +34,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.packed_ranges import pack, unpack
 
 #: Brokers accept records of 1,048,588 bytes by default, with headers and framing.
 RECORD_BYTES_MAX: Final = 1_000_000
@@ -48,7 +48,7 @@ RANGES_MAX: Final = 1_000_000
 _PLAIN_RANGES_MAX: Final = 8
 #: Of a digest.
 _DIGITS: Final = 32
-_VERSION: Final = 2
+_VERSION: Final = 4
 #: Versions beyond it are text: another program wrote that.
 _VERSION_MAX: Final = 31
 #: In the place of the number of ranges: there is no end.
@@ -80,11 +80,17 @@ class Opened:
     start: int
     #: Exactly these, for a window; None: all from `start` on.
     offsets: OffsetSet | None = None
+    #: The name of the access token that began it; None for a window, and on a server without tokens.
+    begun_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Offsets are one client's until a time. All have the same attempt number."""
+    """Offsets are one client's until a time. All have the same attempt number.
+
+    That is the number of attempts that count, with this one: a lease that does not count has the number of the lease
+    before it. Of leases with one number, the last one in the log is the newest.
+    """
 
     group: str
     lease_id: str
@@ -167,6 +173,18 @@ class _Parts(NamedTuple):
     offsets: OffsetSet | None
 
 
+class _Length(NamedTuple):
+    """How long a text may be."""
+
+    least: int
+    most: int
+
+
+_NO_TEXT: Final = _Length(0, 0)
+_ANY_TEXT: Final = _Length(0, TEXT_CHARACTERS_MAX)
+_TEXT: Final = _Length(1, TEXT_CHARACTERS_MAX)
+
+
 class _Kind(NamedTuple):
     """How records of one kind are written."""
 
@@ -174,7 +192,7 @@ class _Kind(NamedTuple):
     numbers: Struct
     #: The least value of each number.
     least: tuple[int, ...]
-    has_second: bool
+    second: _Length
     has_offsets: bool
     parts: Callable[[Any], _Parts]
     made: Callable[[str, str, tuple[int, ...], Any], StateRecord]
@@ -185,7 +203,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         2,
         Struct("<q"),
         (1,),
-        True,
+        _TEXT,
         False,
         lambda one: _Parts(one.server_id, one.topic_id, (one.epoch,), EMPTY_SET),
         lambda first, second, numbers, _: Owned(numbers[0], first, second),
@@ -194,16 +212,16 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         3,
         Struct("<q"),
         (0,),
-        False,
+        _ANY_TEXT,
         True,
-        lambda one: _Parts(one.group, "", (one.start,), one.offsets),
-        lambda first, _, numbers, offsets: Opened(first, numbers[0], offsets),
+        lambda one: _Parts(one.group, one.begun_by or "", (one.start,), one.offsets),
+        lambda first, second, numbers, offsets: Opened(first, numbers[0], offsets, second or None),
     ),
     Leased: _Kind(
         4,
         Struct("<qqq"),
-        (1, 0, 1),
-        True,
+        (1, 0, 0),
+        _TEXT,
         True,
         lambda one: _Parts(
             one.group, one.lease_id, (one.epoch, one.until_ms, one.attempt), one.offsets
@@ -216,7 +234,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         5,
         Struct("<q"),
         (0,),
-        True,
+        _TEXT,
         True,
         lambda one: _Parts(one.group, one.lease_id, (one.until_ms,), one.offsets),
         lambda first, second, numbers, offsets: Extended(first, second, numbers[0], offsets),
@@ -225,7 +243,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         6,
         Struct("<"),
         (),
-        True,
+        _TEXT,
         True,
         lambda one: _Parts(one.group, one.lease_id, (), one.offsets),
         lambda first, second, _, offsets: Released(first, second, offsets),
@@ -234,7 +252,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         7,
         Struct("<"),
         (),
-        False,
+        _NO_TEXT,
         True,
         lambda one: _Parts(one.group, "", (), one.offsets),
         lambda first, _, __, offsets: Acknowledged(first, offsets),
@@ -243,7 +261,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         8,
         Struct("<q"),
         (0,),
-        True,
+        _TEXT,
         False,
         lambda one: _Parts(one.group, one.digest, (one.base,), EMPTY_SET),
         lambda first, second, numbers, _: Finished(first, numbers[0], second),
@@ -252,7 +270,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         9,
         Struct("<"),
         (),
-        False,
+        _NO_TEXT,
         False,
         lambda one: _Parts(one.relay_group, "", (), EMPTY_SET),
         lambda first, _, __, ___: Served(first),
@@ -317,9 +335,8 @@ def digest_of(offsets: OffsetSet) -> str:
 def _encoded(record: StateRecord) -> bytes:
     kind = _KINDS[type(record)]
     first, second, numbers, offsets = kind.parts(record)
-    _check_text(first)
-    if kind.has_second:
-        _check_text(second)
+    _check_text(first, _TEXT)
+    _check_text(second, kind.second)
     _check_numbers(numbers, kind.least)
     texts = first.encode(), second.encode()
     ranges = _ENDLESS if offsets is None else len(offsets)
@@ -335,8 +352,7 @@ def _encoded_ranges(offsets: OffsetSet | None) -> bytes:
     if len(offsets) <= _PLAIN_RANGES_MAX:
         edges = offsets.edges
         return Struct(f"<{len(edges)}q").pack(*edges)
-    steps = np.diff(offsets.boundaries, prepend=0)
-    return zlib.compress(steps.astype("<i8").tobytes(), level=1)
+    return pack(offsets)
 
 
 def _snapshot(record: Snapshot) -> bytes:
@@ -368,11 +384,10 @@ def _decoded(data: bytes) -> StateRecord:
     middle = HEAD_BYTES + first
     at = middle + second
     texts = data[HEAD_BYTES:middle].decode(), data[middle:at].decode()
-    _check_text(texts[0])
-    if kind.has_second:
-        _check_text(texts[1])
-    elif second:
+    _check_text(texts[0], _TEXT)
+    if second and kind.second is _NO_TEXT:
         raise _DamageError("it has a second text")
+    _check_text(texts[1], kind.second)
     numbers = kind.numbers.unpack_from(data, at)
     _check_numbers(numbers, kind.least)
     at += kind.numbers.size
@@ -398,23 +413,13 @@ def _decoded_ranges(data: bytes, at: int, ranges: int, kind: int) -> OffsetSet |
             raise _DamageError(f"it has {len(data) - at:,} bytes of {ranges} ranges")
         edges = np.frombuffer(data, "<i8", 2 * ranges, at)
     else:
-        edges = np.cumsum(np.frombuffer(_decompressed(data[at:], RANGE_BYTES * ranges), "<i8"))
+        try:
+            return unpack(data[at:], ranges)
+        except ValueError as cause:
+            raise _DamageError(str(cause)) from cause
     if ranges and (edges[0] < 0 or not (edges[:-1] < edges[1:]).all()):
         raise _DamageError("its offsets do not rise")
     return OffsetSet(edges.astype(np.int64))
-
-
-def _decompressed(data: bytes, size: int) -> bytes:
-    inflate = zlib.decompressobj()
-    try:
-        found = inflate.decompress(data, size)
-        # The end may need one more call, which must bring nothing.
-        more = b"" if inflate.eof else inflate.decompress(inflate.unconsumed_tail, 1)
-    except zlib.error as cause:
-        raise _DamageError(f"its ranges cannot be decompressed ({cause})") from cause
-    if len(found) != size or more or not inflate.eof or inflate.unused_data:
-        raise _DamageError(f"its ranges have not {size:,} bytes")
-    return found
 
 
 def _decoded_snapshot(data: bytes) -> Snapshot:
@@ -445,9 +450,11 @@ def _check_version(version: int) -> None:
         raise _DamageError(f"its version is {version}")
 
 
-def _check_text(text: str) -> None:
-    if not 0 < len(text) <= TEXT_CHARACTERS_MAX:
-        raise _DamageError(f"{text[:60]!r} is not a text of 1 to {TEXT_CHARACTERS_MAX} characters")
+def _check_text(text: str, length: _Length) -> None:
+    if not length.least <= len(text) <= length.most:
+        raise _DamageError(
+            f"{text[:60]!r} is not a text of {length.least} to {length.most} characters"
+        )
 
 
 def _check_numbers(numbers: tuple[int, ...], least: tuple[int, ...]) -> None:

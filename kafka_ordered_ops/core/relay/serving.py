@@ -8,7 +8,8 @@ Each offset that was read and is not acknowledged is in one of four states:
 - *free again*: its newest lease has ended, or was given back.
 
 New and free offsets wait in two queues. An offset is checked when it leaves a queue, and entries that were overtaken
-by a later change are dropped then: so a change costs no search. The newest lease is the one with the highest attempt.
+by a later change are dropped then: so a change costs no search. The newest lease is the one with the highest attempt, and
+of several with one attempt the last one in the log.
 
 A lease may be extended at its very end, and the owner may take its offsets before it reads that. An extension that is
 stored first counts: its client was promised the time. The owner reads it before the lease that it has written itself,
@@ -18,7 +19,7 @@ which then gives way (`outrun`). An older lease that runs on holds its offsets a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from typing import Final
@@ -27,6 +28,7 @@ from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.relay.group_progress import LeaseState
+from kafka_ordered_ops.core.relay.known_offsets import known_offsets
 from kafka_ordered_ops.core.relay.state import PartitionState
 from kafka_ordered_ops.core.types import INT64_MAX
 
@@ -73,6 +75,8 @@ class Serving:
         self._again: list[int] = []
         #: Those with no attempt left.
         self._exhausted: set[int] = set()
+        #: Those that are handed out once more all the same.
+        self._spared: set[int] = set()
         #: A heap of when leases end; one that was extended has several entries. Numbers make them all different.
         self._ends: list[tuple[int, int, LeaseState]] = []
         self._number = count()
@@ -118,25 +122,24 @@ class Serving:
             offset = heappop(self._again) if self._again else self._new.popleft()
             if not self._is_free(offset):
                 continue
-            attempts = self._attempts(offset)
-            if self._is_last(attempts):
+            if self._is_last(offset):
                 self._exhausted.add(offset)
                 continue
             self._taken[offset] = self._now_ms
-            by_attempt.setdefault(attempts + 1, []).append(offset)
+            by_attempt.setdefault(self.attempts(offset) + 1, []).append(offset)
             room -= 1
         return [(attempt, _set_of(offsets)) for attempt, offsets in by_attempt.items()]
 
     def untake(self, offsets: OffsetSet) -> None:
         """Put taken offsets back: no lease of them was written."""
-        for offset in _known(offsets, self._taken):
+        for offset in known_offsets(offsets, self._taken):
             del self._taken[offset]
             self._outrun.discard(offset)
             self._offer(offset)
 
     def outrun(self, offsets: OffsetSet) -> OffsetSet:
         """Return those of the offsets of a lease of this owner, just read, whose earlier lease was extended before it."""
-        found = list(_known(offsets, self._outrun))
+        found = list(known_offsets(offsets, self._outrun))
         self._outrun.difference_update(found)
         return _set_of(found)
 
@@ -144,6 +147,18 @@ class Serving:
         """Return the free offsets with no attempt left, until they are acknowledged. `take` does not return them."""
         self._pass(now_ms)
         return _set_of([one for one in self._exhausted if self._is_free(one)])
+
+    def spare(self, offset: int) -> None:
+        """Hand an offset with no attempt left out once more."""
+        if offset in self._exhausted:
+            self._exhausted.discard(offset)
+            self._spared.add(offset)
+            self._offer(offset)
+
+    def attempts(self, offset: int) -> int:
+        """Return how many attempts of an offset that is not acknowledged count."""
+        lease = self._leases.get(offset)
+        return 0 if lease is None else lease.attempt
 
     def next_change_ms(self, now_ms: int) -> int | None:
         """Return when the next lease ends; None: none is running."""
@@ -162,9 +177,10 @@ class Serving:
         for start, end in self._progress.left(lease.offsets):
             for offset in range(start, end):
                 other = self._leases.get(offset)
-                if other is None or _order(other) < _order(lease):
+                if other is None or other.order < lease.order:
                     self._leases[offset] = lease
                     self._taken.pop(offset, None)
+                    self._spared.discard(offset)
                     if other is not None:
                         self._keep_older(offset, other)
                     continue
@@ -179,18 +195,19 @@ class Serving:
 
     def released(self, lease: LeaseState, offsets: OffsetSet) -> None:
         """Offsets of a lease were given back."""
-        for offset in _known(offsets, self._leases):
+        for offset in known_offsets(offsets, self._leases):
             if self._holds(lease, offset):
                 self._offer(offset)
 
     def acknowledged(self, offsets: OffsetSet) -> None:
         """Offsets are done; some may have been before."""
-        for offset in _known(offsets, self._arrived):
+        for offset in known_offsets(offsets, self._arrived):
             self._arrived.discard(offset)
             self._taken.pop(offset, None)
             self._outrun.discard(offset)
             self._exhausted.discard(offset)
-        for offset in _known(offsets, self._leases):
+            self._spared.discard(offset)
+        for offset in known_offsets(offsets, self._leases):
             del self._leases[offset]
             self._older.pop(offset, None)
 
@@ -208,12 +225,12 @@ class Serving:
 
     # --- one offset ----------------------------------------------------------------------------------
 
-    def _attempts(self, offset: int) -> int:
-        lease = self._leases.get(offset)
-        return 0 if lease is None else lease.attempt
-
-    def _is_last(self, attempts: int) -> bool:
-        return self._attempts_max is not None and attempts >= self._attempts_max
+    def _is_last(self, offset: int) -> bool:
+        return (
+            self._attempts_max is not None
+            and self.attempts(offset) >= self._attempts_max
+            and offset not in self._spared
+        )
 
     def _is_free(self, offset: int) -> bool:
         if offset not in self._arrived or offset in self._taken:
@@ -244,7 +261,7 @@ class Serving:
         """Queue an offset that may be free again."""
         if offset not in self._arrived or offset in self._taken:
             return
-        if self._is_last(self._attempts(offset)):
+        if self._is_last(offset):
             self._exhausted.add(offset)
         else:
             heappush(self._again, offset)
@@ -273,17 +290,6 @@ class Serving:
         running = {id(one): one for one in leases if one.until_ms > self._now_ms}
         self._ends = [(one.until_ms, next(self._number), one) for one in running.values()]
         heapify(self._ends)
-
-
-def _order(lease: LeaseState) -> tuple[int, int]:
-    return lease.attempt, lease.position
-
-
-def _known(offsets: OffsetSet, known: Collection[int]) -> Iterable[int]:
-    """Return the offsets that are known, in a list that may be changed meanwhile; ranges can be far longer."""
-    if offsets.count <= len(known):
-        return [one for start, end in offsets for one in range(start, end) if one in known]
-    return [one for one in known if one in offsets]
 
 
 def _set_of(offsets: list[int]) -> OffsetSet:

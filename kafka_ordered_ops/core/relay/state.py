@@ -82,7 +82,7 @@ class PartitionState:
 
     @property
     def relay_group(self) -> str | None:
-        """The group of the servers; None: not known, as in an older log."""
+        """The group of the servers; None: not known."""
         return None if self._served is None else self._served[1].relay_group
 
     def counts(self, lease_id: str) -> bool:
@@ -253,8 +253,10 @@ def _bytes_most(record: StateRecord) -> int:
         names, ranges = (record.relay_group, ""), 0
     elif isinstance(record, Finished):
         names, ranges = (record.group, record.digest), 0
-    elif isinstance(record, Opened | Acknowledged):
-        names, ranges = (record.group, ""), len(record.offsets or ())
+    elif isinstance(record, Opened):
+        names, ranges = (record.group, record.begun_by or ""), len(record.offsets or ())
+    elif isinstance(record, Acknowledged):
+        names, ranges = (record.group, ""), len(record.offsets)
     else:
         names, ranges = (record.group, record.lease_id), len(record.offsets)
     return 100 + 4 * sum(map(len, names)) + 17 * ranges

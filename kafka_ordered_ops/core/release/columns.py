@@ -12,8 +12,6 @@ from kafka_ordered_ops.core.types import TopicPartition
 
 #: The same for all records of a partition.
 _OF_PARTITION: Final = frozenset({"topic", "partition"})
-#: The topic of so many records is made at once, and used again and again.
-_TOPIC_ROWS: Final = 65_536
 
 
 class Columns:
@@ -63,5 +61,7 @@ class Columns:
             return pa.array(self._topics).take(cast("pa.Array[pa.Int64Scalar]", pa.array(lanes)))
         known = self._one_topic
         if known is None or len(known) < lanes.size:
-            known = self._one_topic = pa.repeat(self._topics[0], max(lanes.size, _TOPIC_ROWS))
+            # Made once, and used again and again. Twice as long each time: a window may have four records, or millions.
+            rows = max(lanes.size, 2 * len(known or ()))
+            known = self._one_topic = pa.repeat(self._topics[0], rows)
         return known.slice(0, lanes.size)

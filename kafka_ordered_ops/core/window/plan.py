@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.cluster_facts import is_selected
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
+from kafka_ordered_ops.core.names import TOPIC_LENGTH_MAX, is_topic_name
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.packed_ranges import pack, unpack
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError, whole_number
 from kafka_ordered_ops.core.time_ranges import LateSteps
+from kafka_ordered_ops.core.times import TIME_MS_MAX
 from kafka_ordered_ops.core.types import (
     INT64_MAX,
     Isolation,
@@ -20,7 +25,10 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
+from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.window import Window
+
+_Part = TypeVar("_Part")
 
 #: Version of the plan's JSON. Readers refuse higher versions.
 PLAN_VERSION: Final = 2
@@ -29,7 +37,21 @@ _PLAN_VERSION_LEAST: Final = 1
 
 #: Every process that uses a plan holds it in memory, and the ledger stores it.
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
-PLAN_RANGES_MAX: Final = 1_000_000
+PLAN_RANGES_MAX: Final = 10_000_000
+#: Ranges and partitions of a plan whose text is certainly small enough.
+_SMALL_PLAN: Final = 20_000
+
+#: Ranges of one set that are stored as a list of numbers, which people can read.
+_PLAIN_RANGES_MAX: Final = 64
+
+#: Attempts of one window. Replays are numbered by microseconds since the epoch.
+ATTEMPT_MAX: Final = 1 << 60
+
+#: Kafka's topic ids have 22 characters.
+TOPIC_ID_LENGTH_MAX: Final = 64
+
+#: Ranges in which a partition's share names its late records: they cost a few bytes each.
+EARLIER_RANGES_MAX: Final = 256
 
 #: Parts of a split window. More tasks than any scheduler maps; each reports in its own transaction.
 PARTS_MAX: Final = 10_000
@@ -53,7 +75,9 @@ class PlanPart:
     @classmethod
     def from_json(cls, fields: Fields) -> PlanPart:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        part = cls(fields.integer("index", least=0), fields.integer("count", least=1))
+        part = cls(
+            fields.integer("index", least=0), fields.integer("count", least=1, greatest=PARTS_MAX)
+        )
         fields.done()
         if part.index >= part.count:
             raise JsonError(f"part {part.index} of {part.count}")
@@ -89,7 +113,7 @@ class HeldElsewhere:
             window_id=fields.text("window_id"),
             offsets=fields.integer("offsets", least=0),
             status=fields.choice("status", WindowStatus),
-            touched_at_ms=fields.integer("touched_at_ms"),
+            touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
         )
         fields.done()
         return held
@@ -114,9 +138,13 @@ class PartitionPlan:
     late: LateSteps
     #: Epoch of the log's leader when the window was planned; None: not known.
     leader_epoch: int | None = None
+    #: The part of `lost` that was removed before any window read it: its records may have had any time.
+    lost_untimed: OffsetSet = EMPTY_SET
+    #: Where the window may hold records stamped before its `since`, with other offsets between them.
+    earlier: OffsetSet = EMPTY_SET
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; ranges as start, length, gap, length, ..."""
+        """Return plain JSON; ranges as `ranges_to_json` has them."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -127,7 +155,14 @@ class PartitionPlan:
             "head_end": self.head_end,
             "late": self.late.to_json(),
             **({} if self.leader_epoch is None else {"leader_epoch": self.leader_epoch}),
+            **({"lost_untimed": ranges_to_json(self.lost_untimed)} if self.lost_untimed else {}),
+            **({"earlier": ranges_to_json(self.earlier)} if self.earlier else {}),
         }
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges that the ledger stores."""
+        return len(self.taken) + len(self.lost) + len(self.lost_untimed) + len(self.earlier)
 
     @property
     def may_have_out_of_order(self) -> bool:
@@ -141,16 +176,16 @@ class PartitionPlan:
         head_end = (fields.integer_or_none if is_exact else fields.integer)("head_end", least=0)
         plan = cls(
             # These names repeat in each of a hundred thousand windows: keep each string once.
-            tp=TopicPartition(
-                sys.intern(fields.text("topic")), fields.integer("partition", least=0)
-            ),
-            topic_id=sys.intern(fields.text("topic_id")),
-            taken=ranges_from_json(fields.integers("taken")),
-            lost=ranges_from_json(fields.integers("lost")),
+            tp=TopicPartition(sys.intern(stored_topic(fields)), fields.int32("partition")),
+            topic_id=sys.intern(fields.text("topic_id", length_max=TOPIC_ID_LENGTH_MAX)),
+            taken=stored_ranges(fields, "taken"),
+            lost=stored_ranges(fields, "lost"),
             decided_end=fields.integer("decided_end", least=0),
             head_end=head_end if is_exact else None,
             late=LateSteps.from_json(fields.integers("late")),
-            leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
+            leader_epoch=fields.int32("leader_epoch") if fields.has("leader_epoch") else None,
+            lost_untimed=_ranges_or_none(fields, "lost_untimed"),
+            earlier=_ranges_or_none(fields, "earlier"),
         )
         fields.done()
         return plan
@@ -183,6 +218,12 @@ class WindowPlan:
     scanned: int = 0
     #: Which part of the window this is; None: the whole window. A part is read and reported, never committed.
     part: PlanPart | None = None
+    #: The ledger that the window is claimed in, as ``cluster id/topic id``; empty in a preview.
+    ledger_id: str = ""
+    #: Earlier claims of this window, whose output this claim's may replace: the window was rewound, and planned again.
+    replaces: tuple[str, ...] = ()
+    #: Whether the output may replace one with more records; see `Policy.allow_fewer`.
+    allow_fewer: bool = False
 
     @property
     def cutoff_ms(self) -> int:
@@ -205,6 +246,11 @@ class WindowPlan:
         return {part.tp: part.lost for part in self.partitions if part.lost}
 
     @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics, by name."""
+        return {part.tp.topic: part.topic_id for part in self.partitions}
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The names of the topics, sorted."""
         return tuple(sorted({part.tp.topic for part in self.partitions}))
@@ -218,6 +264,12 @@ class WindowPlan:
     def tells_out_of_order(self) -> bool:
         """Whether the plan knows of every record whether it is out of order."""
         return all(part.head_end is not None for part in self.partitions if part.taken)
+
+    @property
+    def publisher(self) -> Publisher:
+        """Who asks to replace what readers see of this window."""
+        claims = (self.claim_id, *self.replaces)
+        return Publisher(self.ledger_id, self.group_id, self.window_id, claims)
 
     def __iter__(self) -> Iterator[PartitionPlan]:
         return iter(self.partitions)
@@ -240,6 +292,9 @@ class WindowPlan:
             "notes": list(self.notes),
             "scanned": self.scanned,
             "part": None if self.part is None else self.part.to_json(),
+            "ledger": self.ledger_id,
+            "replaces": list(self.replaces),
+            "allow_fewer": self.allow_fewer,
             # An empty field is left out, so that the text stays the same as before the field existed.
             **({"held_by_open": held} if held else {}),
         }
@@ -267,22 +322,32 @@ class WindowPlan:
             window_id=fields.text("window_id"),
             window=window,
             claim_id=fields.text("claim_id"),
-            attempt=fields.integer("attempt", least=0),
+            attempt=fields.integer("attempt", least=0, greatest=ATTEMPT_MAX),
             status=fields.choice("status", WindowStatus),
             content=fields.choice("content", PlanContent),
-            planned_at_ms=fields.integer("planned_at_ms"),
+            planned_at_ms=stored_time_ms(fields, "planned_at_ms"),
             partitions=tuple(
-                PartitionPlan.from_json(part, version) for part in fields.objects("partitions")
+                bounded_ranges(
+                    (PartitionPlan.from_json(one, version) for one in fields.objects("partitions")),
+                    lambda one: one.ranges,
+                )
             ),
             stepped_around=fields.texts("stepped_around"),
             held_by_open=tuple(HeldElsewhere.from_json(one) for one in held),
             notes=fields.texts("notes"),
             scanned=fields.integer("scanned", least=0),
             part=None if part is None else PlanPart.from_json(part),
+            ledger_id=fields.text("ledger"),
+            replaces=fields.texts("replaces"),
+            allow_fewer=fields.boolean("allow_fewer"),
         )
         fields.done()
         if len({part.tp for part in plan.partitions}) != len(plan.partitions):
             raise JsonError("the plan has a partition twice")
+        # What may be read is what the caller asked for, whoever wrote the plan.
+        for topic in plan.topics:
+            if not is_selected(topic, window.topics, window.exclude):
+                raise JsonError(f"the plan takes topic {topic}, which its window does not ask for")
         return plan
 
     @classmethod
@@ -300,22 +365,41 @@ class WindowPlan:
             raise ConfigError(f"this is not a window plan: {error}") from error
 
 
+def stored_topic(fields: Fields) -> str:
+    """Return the field `topic`; raise `JsonError` for a name that Kafka allows no topic: the client fails on some."""
+    name = fields.text("topic", length_max=TOPIC_LENGTH_MAX)
+    if not is_topic_name(name):
+        raise JsonError(f"{name!a} is not a topic name")
+    return name
+
+
+def stored_time_ms(fields: Fields, name: str) -> int:
+    """Return a time that a clock reported when a record was written, ms since the epoch; raise `JsonError`."""
+    return fields.integer(name, least=0, greatest=TIME_MS_MAX)
+
+
 def check_plan_size(plan: WindowPlan) -> None:
     """Raise `PlanTooLargeError` for a plan with too many ranges or bytes, naming the largest topic."""
     by_topic = dict.fromkeys(plan.topics, 0)
     for part in plan.partitions:
-        by_topic[part.tp.topic] += len(part.taken)
+        by_topic[part.tp.topic] += part.ranges
     ranges = sum(by_topic.values())
-    # A range costs a dozen bytes; text is made only where it could matter.
-    size = len(plan.to_text().encode()) if ranges > PLAN_RANGES_MAX // 50 else 0
+    size = 0 if ranges + len(plan.partitions) <= _SMALL_PLAN else len(plan.to_text().encode())
     if ranges <= PLAN_RANGES_MAX and size <= PLAN_BYTES_MAX:
         return
     worst = max(by_topic, key=lambda topic: by_topic[topic])
+    partitions = len(plan.partitions)
+    # A range of a partition with many takes a few bits, and a partition some hundred bytes.
+    reason = (
+        f"they are of {partitions:,} partitions. Plan fewer topics in one window"
+        if ranges <= 2 * partitions
+        else "its records lie around the cutoff in no order. Plan fewer topics in one window, move the cutoff to a quieter "
+        "time, or set a maximum out-of-orderness"
+    )
     raise PlanTooLargeError(
         f"window {plan.window_id} of group {plan.group_id} has {ranges:,} ranges and {size:,} bytes "
         f"(limits {PLAN_RANGES_MAX:,} and {PLAN_BYTES_MAX:,}), {by_topic[worst]:,} of the ranges in topic "
-        f"{worst}: its records lie around the cutoff in no order. Plan fewer topics in one window, move the "
-        "cutoff to a quieter time, or set a maximum out-of-orderness",
+        f"{worst}: {reason}",
         topic=worst,
     )
 
@@ -331,20 +415,50 @@ def newest_attempt(plan: WindowPlan, result: object) -> int:
     return max(one for one in found if isinstance(one, int))
 
 
-def ranges_to_json(offsets: OffsetSet) -> list[int]:
-    """Encode ranges as start, length, gap, length, ...: a third of the size of absolute offsets."""
+def ranges_to_json(offsets: OffsetSet) -> list[int] | str:
+    """Encode ranges as start, length, gap, length, ...; many of them as text: their number, a colon, packed in base64."""
+    if len(offsets) > _PLAIN_RANGES_MAX:
+        return f"{len(offsets)}:{base64.b64encode(pack(offsets)).decode()}"
     edges = offsets.edges
     return [edge - before for before, edge in zip((0, *edges), edges, strict=False)]
 
 
-def ranges_from_json(steps: Sequence[int]) -> OffsetSet:
+def ranges_from_json(stored: list[int] | str) -> OffsetSet:
     """Return the inverse of `ranges_to_json`; raise `JsonError`."""
-    if not steps:
+    if isinstance(stored, str):
+        number, _, packed = stored.partition(":")
+        ranges = whole_number(
+            number, least=1, greatest=PLAN_RANGES_MAX, what="the number of ranges"
+        )
+        try:
+            return unpack(base64.b64decode(packed, validate=True), ranges)
+        except ValueError as error:
+            raise JsonError(f"a set of {ranges:,} ranges: {error}") from error
+    if not stored:
         return EMPTY_SET
-    edges = list(accumulate(steps))
-    if len(steps) % 2 or steps[0] < 0 or min(steps[1:]) <= 0 or edges[-1] > INT64_MAX:
+    edges = list(accumulate(stored))
+    if len(stored) % 2 or stored[0] < 0 or min(stored[1:]) <= 0 or edges[-1] > INT64_MAX:
         raise JsonError("ranges do not rise")
     return OffsetSet.from_edges(edges)
+
+
+def stored_ranges(fields: Fields, name: str) -> OffsetSet:
+    """Return the set in a field; raise `JsonError`."""
+    return ranges_from_json(fields.integers_or_text(name, length_max=PLAN_BYTES_MAX))
+
+
+def bounded_ranges(parts: Iterable[_Part], ranges_of: Callable[[_Part], int]) -> Iterator[_Part]:
+    """Yield the parts of a record; raise `JsonError` as soon as they have too many ranges: packed ones take no room."""
+    ranges = 0
+    for part in parts:
+        ranges += ranges_of(part)
+        if ranges > PLAN_RANGES_MAX:
+            raise JsonError(f"more than {PLAN_RANGES_MAX:,} ranges")
+        yield part
+
+
+def _ranges_or_none(fields: Fields, name: str) -> OffsetSet:
+    return stored_ranges(fields, name) if fields.has(name) else EMPTY_SET
 
 
 def check_not_covered(plan: WindowPlan) -> None:

@@ -25,6 +25,8 @@ class Policy:
             windows are left: their output is complete and waits for its commit.
         claim_wait: how long wait waits.
         redefine: True makes the window's mode, isolation and topics those of the group.
+        allow_fewer: True lets a window replace its earlier output by one with fewer records: of a rewound window whose
+            records retention has removed, for example. Otherwise that is an error, and readers keep what they see.
 
     Raises:
         ConfigError: a value of the wrong type, an unknown choice, a negative duration, or a `claim_age` of zero.
@@ -35,6 +37,7 @@ class Policy:
     claim_age: timedelta
     claim_wait: timedelta
     redefine: bool
+    allow_fewer: bool
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Policy:
         claim_age: timedelta | str = timedelta(days=1),
         claim_wait: timedelta | str = timedelta(hours=1),
         redefine: bool = False,
+        allow_fewer: bool = False,
     ) -> None:
         checked = {
             "on_covered": check_choice(on_covered, OnCovered, what="on_covered"),
@@ -50,6 +54,7 @@ class Policy:
             "claim_age": as_span(claim_age, what="claim_age"),
             "claim_wait": as_span(claim_wait, what="claim_wait"),
             "redefine": check_flag(redefine, what="redefine"),
+            "allow_fewer": check_flag(allow_fewer, what="allow_fewer"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)

@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.arguments import (
     shown,
 )
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.names import check_topic
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import (
@@ -30,16 +31,10 @@ from kafka_ordered_ops.core.times import (
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound, as_bound
 
-#: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-#: Longest topic pattern: it is stored with every window, and a topic name has at most 249 characters.
-PATTERN_LENGTH_MAX: Final = 4_096
-
 #: Longest window id: shown in tables and hashed into paths, never used in paths unchanged.
 WINDOW_ID_LENGTH_MAX: Final = 512
 
-#: What `folder_name` makes, and what earlier versions made of an id alone.
+#: What `folder_name` makes, and `safe_name` of an id alone.
 _FOLDER_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,100}-)?([0-9a-f]{12})")
 
 #: Ledger names that differ from the argument's name: the ledger keeps the names of its first version.
@@ -52,8 +47,8 @@ class Window:
     """A request to a group: every record stamped before `cutoff` that the group has not been given yet.
 
     With `since`, a window takes records stamped from `since` up to the cutoff, and *late* records: stamped earlier, in
-    an interval that the group had planned before they were written. Each record is in one window. Records that no
-    interval covers stay until a sweep takes them.
+    an interval that the group has planned and that does not hold them. Each record is in one window. Records that no
+    interval covers, and records without a timestamp, stay until a sweep takes them.
 
     Args:
         topics: names, or regular expressions that begin with ``^`` and must match a whole name.
@@ -65,7 +60,7 @@ class Window:
             records after that one go to a later window.
         isolation: whether records of aborted and open transactions count.
         exclude: names or patterns to leave out of the matches of `topics`.
-        on_data_loss: fail if records of the window are gone, or record their offsets as lost.
+        on_data_loss: fail if records of the window are gone or cannot be read, or record their offsets as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
 
@@ -207,6 +202,13 @@ class Window:
             if mine[name] != theirs[name]
         }
 
+    @property
+    def question_digest(self) -> str:
+        """A digest of what the window asks for; starting offsets only matter at a group's first plan, and are left out."""
+        question = self._identity()
+        del question["start"]
+        return hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()[:16]
+
     def _identity(self) -> dict[str, Any]:
         # Attempts may differ in how they handle loss and whether they allow a future cutoff.
         neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
@@ -287,26 +289,5 @@ def _out_of_orderness(value: object) -> timedelta | None:
 def _topics(value: object, *, what: str) -> tuple[str, ...]:
     names = as_names(value, what=what)
     for name in names:
-        _check_topic(name, what)
+        check_topic(name, what=what)
     return tuple(sorted(set(names)))
-
-
-def is_topic_name(name: object) -> bool:
-    """Return whether Kafka allows this topic name."""
-    return isinstance(name, str) and bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
-
-
-def _check_topic(name: str, what: str) -> None:
-    if name.startswith("^"):
-        check_text(name, what=f"{what}: the pattern", length_max=PATTERN_LENGTH_MAX)
-        try:
-            re.compile(name)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(
-                f"{what}: the pattern {shown(name)} is not a regular expression: {error}"
-            ) from error
-    elif not is_topic_name(name):
-        raise ConfigError(
-            f"{what}: {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
-            "a pattern begins with '^'"
-        )

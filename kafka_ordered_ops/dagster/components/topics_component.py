@@ -16,6 +16,7 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.cluster_facts import is_pattern, matching_topics
 from kafka_ordered_ops.core.errors import BrokerError, ConfigError, UnknownTopicError
+from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.components.models import (
     ResolvedCondition,
@@ -279,7 +280,9 @@ def _as_set_here(kafka: KafkaResource) -> KafkaResource:
 
 def _read(state_path: Path) -> list[str]:
     try:
-        known = strict_json.loads(state_path.read_bytes(), limit_bytes=STATE_BYTES_MAX)
-        return [str(topic) for topic in known["topics"]]
-    except (strict_json.JsonError, KeyError, TypeError) as error:
+        with state_path.open("rb") as file:
+            data = file.read(STATE_BYTES_MAX + 1)
+        known = Fields(strict_json.loads(data, limit_bytes=STATE_BYTES_MAX), "state")
+        return list(known.texts("topics"))
+    except strict_json.JsonError as error:
         raise ConfigError(f"the state is not this component's: run `{_REFRESH}`") from error

@@ -23,6 +23,7 @@ def column_metadata(
     records: Sequence[WindowRecord],
     warn: Callable[..., None],
     *,
+    output: str | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the columns of the newest window with files of this package; nothing if there is none.
@@ -32,15 +33,18 @@ def column_metadata(
     Args:
         records: the windows of a step, by cutoff; they have the same columns, because one job wrote them.
         warn: called with the reason for unknown columns, like a logger's method.
+        output: the root of the files; None: there are none.
         storage_options: of files in an object store.
     """
-    outputs = [output for record in records if (output := output_of(record.result)) is not None]
-    if not outputs:
+    outputs = [one for record in records if (one := output_of(record.result, record.plan))]
+    if not outputs or output is None:
         return {}
     from kafka_ordered_ops.output.schema import output_schema
 
     try:
-        places = [replace(one, storage_options=storage_options) for one in reversed(outputs)]
+        places = [
+            replace(one, root=output, storage_options=storage_options) for one in reversed(outputs)
+        ]
         schema = next((found for one in places if (found := output_schema(one))), None)
     except Exception as error:  # noqa: BLE001 - as above
         warn("The columns are unknown: %s: %s", type(error).__name__, error)

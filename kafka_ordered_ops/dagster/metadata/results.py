@@ -14,6 +14,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.window.plan import ranges_to_json
 from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.reported import result_facts
@@ -123,7 +124,7 @@ def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
     """Return a step's data version: the same for the same offsets of the same windows, whenever they are delivered."""
     every = {
         record.plan.window_id: {
-            f"{part.topic_id}/{part.tp.partition}": part.taken.bounds.tolist()
+            f"{part.topic_id}/{part.tp.partition}": ranges_to_json(part.taken)
             for part in record.plan
         }
         for record in records

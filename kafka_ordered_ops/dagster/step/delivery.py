@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
+    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
@@ -76,10 +77,10 @@ class Delivered:
     #: Metadata of each partition; None is the key of an asset without partitions.
     by_partition: Mapping[str | None, Mapping[str, Any]]
     data_version: DataVersion
-    #: None if it was not checked.
-    live: Liveness | None
-    #: As planned or resumed, by cutoff.
-    plans: Sequence[WindowPlan]
+    #: By partition; only of those that were checked.
+    live: Mapping[str | None, Liveness]
+    #: As planned or resumed, by partition and cutoff.
+    plans: Mapping[str | None, Sequence[WindowPlan]]
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ class Step:
             windows_asked = [one.window for one in asked]
             check_partitioned(self.settings.partition_by, self.settings.output, windows_asked)
             live = look_at(windows, self.settings, asked)
-            if live is not None and not live.is_live:
-                self.context.log.warning("%s", not_live_text(asked, live))
+            if (text := not_live_text(asked, live)) is not None:
+                self.context.log.warning("%s", text)
             records, ran = self._delivered(windows, asked, job, job_told, plans, found)
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
@@ -132,7 +133,10 @@ class Step:
             if is_partition and self.settings.open_lag is not None:
                 by_partition[key] |= pieces_metadata(own)
         columns = column_metadata(
-            records, self.context.log.warning, storage_options=self._storage_options
+            records,
+            self.context.log.warning,
+            output=self.settings.output,
+            storage_options=self._storage_options,
         )
         every = [*records, *itertools.chain.from_iterable(pieces.done.values())]
         return Delivered(
@@ -141,7 +145,7 @@ class Step:
             by_partition=by_partition,
             data_version=data_version_of(every),
             live=live,
-            plans=plans,
+            plans=_by_key(asked, plans),
         )
 
     def _check_job(self, windows: OrderedWindows, function: object) -> None:
@@ -166,6 +170,7 @@ class Step:
             stopped=lambda: False,
             copies=function is copied,
             storage_options=self._storage_options,
+            output=self.settings.output,
         )
 
     def _submitted(self, function: Submitted) -> SubmittedJob:
@@ -183,6 +188,16 @@ class Step:
     def _storage_options(self) -> Mapping[str, Any] | None:
         """Of the output, with the values of variables; raises `ConfigError`."""
         return resolved_options(self.settings.storage_options)
+
+    @property
+    def _place(self) -> OutputPlace | None:
+        """Where files are published; None: they are not."""
+        if self.settings.output is None:
+            return None
+        # Imported late: it loads pyarrow.
+        from kafka_ordered_ops.output.places import OutputPlace
+
+        return OutputPlace(self.settings.output, self._storage_options, self.settings.partition_by)
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
         """Return the windows that the step must deliver."""
@@ -229,7 +244,9 @@ class Step:
         `metadata` receives the job's metadata, `plans` the plans.
         """
         names = [one.window_id for one in asked]
-        plans += windows.plan_many([one.window for one in asked], names, self._policy())
+        plans += windows.plan_many(
+            [one.window for one in asked], names, self._policy(), place=self._place
+        )
         self._warn(plans)
         for note in dict.fromkeys(note for plan in plans for note in plan.notes):
             self.context.log.warning(note)
@@ -316,6 +333,16 @@ class Step:
                     again.append(as_replay(plan, result, run_id=run, try_number=number))
                 self.context.log.info(nothing_left(plan))
         return fresh, again
+
+
+def _by_key(
+    asked: Sequence[Asked], plans: Sequence[WindowPlan]
+) -> dict[str | None, list[WindowPlan]]:
+    """Return the plans of each partition."""
+    found: dict[str | None, list[WindowPlan]] = {}
+    for one, plan in zip(asked, plans, strict=True):
+        found.setdefault(one.partition_key, []).append(plan)
+    return found
 
 
 @contextmanager

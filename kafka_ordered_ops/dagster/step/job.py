@@ -11,9 +11,10 @@ from dagster import MetadataValue
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.output.reported import Reported
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows, Staged
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,22 @@ class AssetWindows(WindowHandle):
                 plan.window_id: self.partition_keys[plan.window_id] for plan in self.plans
             },
         }
+
+    def outputs(self, returned: Any) -> list[Staged]:
+        """Return each window's output, as of any job; a function may also return a value for each partition.
+
+        Such a return value is a mapping whose keys are partitions of the step, or ids of its windows. Each window is stored
+        with its own value, and one without a value with none.
+        """
+        outputs = super().outputs(returned)
+        names = {plan.window_id: self.partition_keys[plan.window_id] for plan in self.plans}
+        is_each = isinstance(returned, Mapping) and bool(returned)
+        if not is_each or not returned.keys() <= {*names, *names.values()}:
+            return outputs
+        return [
+            Reported.of(returned.get(name, returned.get(key))) if isinstance(one, Reported) else one
+            for one, (name, key) in zip(outputs, names.items(), strict=True)
+        ]
 
     def _log_page(self, page: str) -> None:
         _log.info("Spark job: %s", page)

@@ -93,7 +93,11 @@ def with_pieces(
 def pieces_metadata(records: Sequence[WindowRecord]) -> dict[str, Any]:
     """Return the metadata of a partition from its delivered windows."""
     rows = total_of(_count(record) for record in records)
-    outputs = [output for record in records if (output := output_of(record.result)) is not None]
+    outputs = [
+        output
+        for record in records
+        if (output := output_of(record.result, record.plan)) is not None
+    ]
     found: dict[str, Any] = {
         "kafka_ordered_ops/complete": any(_is_whole(record) for record in records),
         "kafka_ordered_ops/pieces": len(records),

@@ -14,7 +14,8 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.job import AssetWindows
-from kafka_ordered_ops.hosting.job import Job, arguments_of
+from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
+from kafka_ordered_ops.hosting.job import Job, arguments_of, submit_of
 from kafka_ordered_ops.spark.job_checks import check_function
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def job_without_function(
     """Return a job that runs a Spark application for the windows, or copies them if there is none.
 
     Raises:
-        ConfigError: arguments for an application, but no application; or settings of the step's own session for one.
+        ConfigError: arguments for an application, but no application; settings of the step's own session for one; or a
+            relative path.
     """
     if table_conf and application is not None:
         raise ConfigError(
@@ -55,6 +57,8 @@ def job_without_function(
         return copied
     job = Job(application=str(application), arguments=arguments_of(application_args), submit=submit)
     job.check_form()
+    check_full_path(job.application, what="application")
+    check_full_paths(submit_of(submit))
     return Submitted(job)
 
 

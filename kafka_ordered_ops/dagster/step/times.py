@@ -69,7 +69,7 @@ def asked_of(
     """
     if isinstance(definition, TimeWindowPartitionsDefinition):
         asked = []
-        for name in context.partition_keys:
+        for name in _partitions_of(context, key):
             times = times_of(definition, name)
             window = settings.window(times.end, times.start)
             asked.append(Asked(window_id_of(key, name), window, name))
@@ -77,6 +77,16 @@ def asked_of(
     first = first_of(context.instance, context.run)
     cutoff = began(context.instance, first)
     return [Asked(window_id_of(key, first.run_id), settings.window(cutoff, None), None)]
+
+
+def _partitions_of(context: AssetExecutionContext | OpExecutionContext, key: AssetKey) -> list[str]:
+    """Return the partitions of a run; raise `ConfigError` for a run without one."""
+    if not (context.has_partition_key or context.has_partition_key_range):
+        raise ConfigError(
+            f"{key.to_user_string()} has partitions, and this run has none of them: choose the partitions to materialize, "
+            "in the dialog of the web page, with --partition of `dg launch`, or as partition_key= in Python"
+        )
+    return list(context.partition_keys)
 
 
 def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindow:

@@ -18,21 +18,28 @@ from typing import Any, Final, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
+    BrokerUnreachableError,
+    KafkaOrderedOpsError,
+    TlsError,
+)
+from kafka_ordered_ops.core.names import check_whole
 from kafka_ordered_ops.kafka.client.answers import NoAnswerError, no_answer
-from kafka_ordered_ops.kafka.client.calls import Deadline, waits_for, within
+from kafka_ordered_ops.kafka.client.calls import Deadline, give_up, is_patient, waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.client.first_contact import REFUSED_S
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Metadata spreads over the brokers within some tens of milliseconds after a topic was made or moved.
 RETRY_PAUSE_S: Final = 0.1
-_RETRY_PAUSE_MAX_S: Final = 1.0
 #: The first slice of a question, each further one twice as long: a busy broker may need its time as well.
 FIRST_SLICE_S: Final = 3.0
 #: A slice that is too short for an answer would end with -1001 for an offset, and hide the earlier error.
 _SLICE_MIN_S: Final = 0.1
-_SLICE_MAX_S: Final = 60.0
+#: No longer: a new client gets an answer at once where an old one waits for a broker that has died.
+_SLICE_MAX_S: Final = 12.0
 #: Fetching all metadata, which any broker can answer.
 _REFRESH_S: Final = 2.0
 #: After this many rounds a new client is tried, whatever the old one answers.
@@ -117,6 +124,28 @@ class _Trouble:
         return self.error.args[0].code() if isinstance(self.error, ck.KafkaException) else None
 
 
+class _Refusal:
+    """When one question is given up because all addresses refuse, and none has ever answered."""
+
+    def __init__(self, reasons: FaultReasons, timeout_s: float) -> None:
+        self._reasons = reasons
+        self._is_waited_out = is_patient(timeout_s)
+        self._after = Deadline.after(REFUSED_S)
+
+    def limit(self, slice_s: float) -> float:
+        """Return the limit of the next slice: while all addresses refuse, it ends when that is long enough."""
+        if self._is_waited_out or not self._reasons.refused():
+            return slice_s
+        return min(slice_s, max(self._after.left_s, _SLICE_MIN_S))
+
+    def is_final(self) -> bool:
+        """Return whether all addresses have refused for long enough; the running call's time is then over."""
+        if self._is_waited_out or not self._after.is_over or not self._reasons.refused():
+            return False
+        give_up()
+        return True
+
+
 class Asker:
     """An admin client that is replaced by a new one when its answers are missing."""
 
@@ -159,13 +188,18 @@ class Asker:
         Raises the `BrokerError` family; `BrokerUnreachableError` when the time is over.
         """
         self._home.check("a connection to Kafka")
-        started, deadline = time.monotonic(), within(timeout_s)
+        refusal, deadline = _Refusal(self._reasons, timeout_s), within(timeout_s)
+        started = time.monotonic()
         facts: dict[_Key, _Fact] = {}
         unknown: dict[_Key, ck.KafkaException] = {}
         waiting, slice_s, rounds = list(keys), FIRST_SLICE_S, 0
+        for key in waiting:
+            if isinstance(key, str):
+                check_whole(key, what=doing)
         while waiting:
             waits_for(f"{doing} ({waiting[0]})")
-            futures = self._sent(doing, waiting, ask, min(slice_s, _SLICE_MAX_S, deadline.left_s))
+            limit_s = refusal.limit(min(slice_s, _SLICE_MAX_S, deadline.left_s))
+            futures = self._sent(doing, waiting, ask, limit_s)
             waiting, trouble = [], _Trouble()
             elapsed_s = math.inf if deadline.is_over else time.monotonic() - started
             for key, future in futures.items():
@@ -185,7 +219,10 @@ class Asker:
                         raise self._translated(error, doing, key) from error
             if waiting:
                 rounds += 1
-                waits_for(f"{doing} ({trouble.key}; the last answer: {trouble.error})")
+                reason = self._reasons.told() or f"the last answer: {trouble.error}"
+                waits_for(f"{doing} ({trouble.key}; {reason})")
+                if refusal.is_final():
+                    raise self._given_up(trouble, doing) from trouble.error
                 if self._repair(trouble, rounds, deadline):
                     slice_s *= 2
                 if deadline.is_over:
@@ -197,16 +234,20 @@ class Asker:
         """Return every topic that this principal may describe. Listing all creates none."""
         self._home.check("a connection to Kafka")
         doing, deadline, slice_s = "listing topics", within(timeout_s), FIRST_LISTING_S
+        refusal = _Refusal(self._reasons, timeout_s)
         waits_for(doing)
         while True:
+            limit_s = refusal.limit(min(slice_s, deadline.left_s))
             try:
-                found = self.admin.list_topics(timeout=max(min(slice_s, deadline.left_s), 0.001))
+                found = self.admin.list_topics(timeout=max(limit_s, 0.001))
             except ck.KafkaException as error:
                 self.admin.poll(0)
                 self._reasons.raise_if_hopeless(doing=doing, where=self._where)
                 translated = self._translated(error, doing, self._where)
-                if not translated.retriable or deadline.is_over:
+                if refusal.is_final() or not translated.retriable or deadline.is_over:
                     raise translated from error
+                if reason := self._reasons.told():
+                    waits_for(f"{doing} ({self._where}; {reason})")
                 if slice_s >= FIRST_SLICE_S:
                     self._renew()
                 slice_s *= 2
@@ -269,7 +310,7 @@ class Asker:
     def _given_up(self, trouble: _Trouble, doing: str) -> KafkaOrderedOpsError:
         if isinstance(trouble.error, ck.KafkaException):
             translated = self._translated(trouble.error, doing, trouble.key)
-            if translated.retriable:
+            if translated.retriable or isinstance(translated, TlsError | AuthenticationError):
                 return translated
         return no_answer(doing, str(trouble.key), str(trouble.error))
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Self
 
+from kafka_ordered_ops.core.arguments import DefaultTimeout
 from kafka_ordered_ops.core.errors import BrokerError, CommitError, LedgerError, ReadError
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
@@ -60,6 +61,8 @@ class Call:
         self._name = name
         self._started_s = time.monotonic()
         self._deadline = Deadline.after(timeout_s)
+        #: Whether to wait until the deadline for brokers that all refuse.
+        self.is_patient = not isinstance(timeout_s, DefaultTimeout)
         self._waits_for = "the cluster"
         self._allowed_s = 0.0
         #: When reading began that does not count; None while everything does.
@@ -83,6 +86,10 @@ class Call:
 
     def _extend(self, more_s: float) -> None:
         self._deadline = Deadline(self._deadline.at_s + more_s)
+
+    def give_up(self) -> None:
+        """End the call's time: waiting longer cannot help."""
+        self._deadline = Deadline.after(0.0)
 
     def begin_reading(self) -> bool:
         """Stop the clock; return whether it ran."""
@@ -123,7 +130,7 @@ class Call:
             told_s *= 2
             if self._reading_since_s is None:
                 _log.info(
-                    "%s has taken %.0f s and is waiting for: %s. It gives up in %.0f s",
+                    "%s has taken %.0f s and is waiting for: %s. It gives up within %.0f s",
                     self._name,
                     time.monotonic() - self._started_s,
                     self._waits_for,
@@ -172,6 +179,18 @@ def within(timeout_s: float) -> Deadline:
     if one is None or (of_call := one.deadline) is None:
         return own
     return min(own, of_call, key=lambda deadline: deadline.at_s)
+
+
+def is_patient(timeout_s: float) -> bool:
+    """Return whether brokers that all refuse are waited for until the end: of the running call, or of `timeout_s`."""
+    one = _running.get()
+    return not isinstance(timeout_s, DefaultTimeout) if one is None else one.is_patient
+
+
+def give_up() -> None:
+    """End the running call's time, if there is a call."""
+    if (one := _running.get()) is not None:
+        one.give_up()
 
 
 class Uncounted:

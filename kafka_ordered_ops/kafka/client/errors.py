@@ -8,16 +8,17 @@ went to the client's error callback, which runs only during polls. Every client 
 from __future__ import annotations
 
 import functools
-import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
-from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
+from kafka_ordered_ops.core.arguments import FILE_SETTINGS, NO_FILES
 from kafka_ordered_ops.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -33,101 +34,43 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.kafka.client.calls import DIGITS, client_said
+from kafka_ordered_ops.kafka.client.calls import waits_for
+from kafka_ordered_ops.kafka.client.first_contact import FirstContact
 from kafka_ordered_ops.kafka.client.forks import keep_in_children
-
-#: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
-LOG_REPEAT_S: Final = 60.0
-
-
-class _DropRepeats(logging.Filter):
-    """Lets a line through once a minute, whatever numbers (ports, times) it holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is new, or old enough to be repeated."""
-        now = time.monotonic()
-        line = DIGITS.sub("#", record.getMessage())
-        if now - self._seen.get(line, -LOG_REPEAT_S) < LOG_REPEAT_S:
-            return False
-        if len(self._seen) >= _LOG_LINES_MAX:
-            self._seen.clear()
-        self._seen[line] = now
-        return True
-
-
-class _ClientLines:
-    """The client's ``logger``: its error lines are logged as debug, and kept for a call that fails.
-
-    Most of them pass: two processes alternate by fencing each other's producers, which log CRITICAL.
-    """
-
-    def __init__(self, reasons: FaultReasons) -> None:
-        self._reasons = reasons
-
-    def log(self, level: int, message: str, *args: object) -> None:
-        """Log a line, as `logging.Logger.log`; called by the client."""
-        if level < logging.ERROR:
-            CLIENT_LOG.log(level, message, *args)
-            return
-        text = self._reasons.scrub(message % args if args else message)
-        CLIENT_LOG.debug("%s", text)
-        client_said(text)
-
-
-_LOG_LINES_MAX: Final = 1_000
-
-#: The logger of the client's own lines, instead of stderr: nothing is shown unless logging is set up.
-CLIENT_LOG: Final = logging.getLogger("kafka_ordered_ops.kafka")
-CLIENT_LOG.addFilter(_DropRepeats())
-CLIENT_LOG.addHandler(logging.NullHandler())
+from kafka_ordered_ops.kafka.client.lines import CLIENT_LOG, ClientLines
+from kafka_ordered_ops.kafka.client.reason_kinds import (
+    AUTHENTICATION,
+    AUTHORIZATION,
+    HOPELESS,
+    LINE_PREFIX,
+    OF_CONNECTIONS,
+    REFUSALS,
+    ReasonKind,
+    is_token,
+    kind_of,
+    says,
+    with_protocol,
+)
 
 #: How long a wait may go without polling the client: the error callback is late by this at most.
 POLL_SLICE_S: Final = 0.05
+#: Files of which the client says late, or not at all, that they hold something else: what they begin with, or have.
+_CONTENTS: Final = {
+    "sasl.kerberos.keytab": re.compile(rb"\A\x05[\x01\x02]"),
+    "https.ca.location": re.compile(rb"-----BEGIN "),
+    "sasl.oauthbearer.assertion.private.key.file": re.compile(rb"-----BEGIN "),
+}
+_CERTIFICATES: Final = ("ssl.ca.location", "https.ca.location")
+_PATH_CHARACTERS_MAX: Final = 300
+_FILE_BYTES_MAX: Final = 4_194_304
+#: A shorter throttle is part of normal work.
+THROTTLE_LEAST_S: Final = 1.0
 #: Error texts come from brokers and from TLS libraries: long enough for them, short enough for a log line.
 REASON_CHARACTERS_MAX: Final = 500
 
 _Client = TypeVar("_Client")
 
 
-class ReasonKind(StrEnum):
-    """The kinds of errors that a callback reports, the most specific first."""
-
-    AUTHENTICATION = "authentication"
-    TLS = "tls"
-    AUTHORIZATION = "authorization"
-    RESOLVE = "resolve"
-    TLS_CUT = "tls cut"
-    TRANSPORT = "transport"
-    OTHER = "other"
-
-
-#: Reasons after which waiting on is no use: the client would try the same credentials again and again.
-#: A handshake cut by the other side is none of them: a broker that restarts does that too.
-HOPELESS: Final = (ReasonKind.AUTHENTICATION, ReasonKind.TLS)
-
-_AUTHENTICATION: Final = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.ILLEGAL_SASL_STATE,
-    }
-)
-#: code -> (resource, rights to grant)
-_AUTHORIZATION: Final[Mapping[int, tuple[str, str]]] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "READ and DESCRIBE (to write: WRITE)"),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "READ"),
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "WRITE and DESCRIBE"),
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
-        "cluster",
-        "the right named by the operation (CREATE, DESCRIBE or IDEMPOTENT_WRITE)",
-    ),
-    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ("delegation token", "DESCRIBE"),
-}
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._RESOLVE,
@@ -205,6 +148,11 @@ def is_corrupt(code: int) -> bool:
     return code in _CORRUPT
 
 
+def is_too_large(code: int) -> bool:
+    """Return whether a read failed because a batch does not fit the client's limits."""
+    return code in _TOO_LARGE
+
+
 class FaultReasons:
     """Keeps the error callback's last message, by kind. Thread safe, and bounded by its kinds.
 
@@ -214,22 +162,74 @@ class FaultReasons:
     def __init__(self, secrets: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         self._last: dict[ReasonKind, str] = {}
+        self._first_contact = FirstContact()
+        #: Until when a broker holds its answers back, and how long in all.
+        self._throttled_until, self._throttled_s = 0.0, 0.0
         self._secrets = tuple(secret for secret in secrets if secret)
 
     def add(self, error: KafkaError) -> None:
-        """Add an error from the client's ``error_cb``."""
+        """Add an error from the client's ``error_cb``.
+
+        The client reports the same trouble again and again, in fewer words each time: what says more is kept.
+        """
+        self._keep(kind_of(error), with_protocol(self.scrub(error.str())))
+
+    def add_line(self, line: str) -> None:
+        """Add a line of the client's log: some connections that the other side cuts are reported nowhere else."""
+        if "Disconnected" in line and "/bootstrap: " in line:
+            text = self.scrub(LINE_PREFIX.sub("", line))
+            self._keep(kind_of(KafkaError(KafkaError._TRANSPORT, text)), text)
+
+    def _keep(self, kind: ReasonKind, text: str) -> None:
         with self._lock:
-            self._last[_kind_of(error)] = self.scrub(error.str())
+            if says(text) >= says(self._last.get(kind, "")):
+                self._last[kind] = text
+            is_refusal = kind in REFUSALS or "Connection refused" in text
+            self._first_contact.note(text, refused=is_refusal)
+
+    def add_throttle(self, event: ThrottleEvent) -> None:
+        """Note that a broker throttles the client, from its ``throttle_cb``; a warning says so once a minute."""
+        if event.throttle_time >= THROTTLE_LEAST_S:
+            self._throttled_until = time.monotonic() + event.throttle_time
+            self._throttled_s = event.throttle_time
+            CLIENT_LOG.warning("Broker %s: %s", event.broker_name, self.throttled())
+
+    def throttled(self) -> str | None:
+        """Return that, and for how long, a broker throttles the client; None if it does not by now."""
+        if time.monotonic() >= self._throttled_until:
+            return None
+        return (
+            f"it throttles this client for {self._throttled_s:.0f} s, by a quota of its user or client id "
+            "(consumer_byte_rate, producer_byte_rate or request_percentage)"
+        )
+
+    def are_of(self, brokers: str, protocol: str = "plaintext") -> None:
+        """Set the brokers, and how clients connect to them: what the reasons are about."""
+        with self._lock:
+            self._first_contact.of(brokers, protocol)
+
+    def refused(self) -> str | None:
+        """Return how each bootstrap address refuses; None unless all do, and none has answered this process."""
+        with self._lock:
+            return self._first_contact.refused()
 
     def last(self, *kinds: ReasonKind) -> str | None:
         """Return the last reason of the first of these kinds that has one."""
         with self._lock:
             return next((self._last[kind] for kind in kinds if kind in self._last), None)
 
+    def told(self) -> str | None:
+        """Return why there is no answer so far, if a client has reported it."""
+        if throttled := self.throttled():
+            return f"the broker answers, but {throttled}"
+        reason = self.last(*OF_CONNECTIONS)
+        return None if reason is None else f"no connection so far: {reason}"
+
     def clear(self) -> None:
         """Clear the reasons after a success, so that an old error is not blamed for a later one."""
         with self._lock:
             self._last.clear()
+            self._first_contact.answered()
 
     def raise_if_hopeless(self, *, doing: str, where: str) -> None:
         """Raise `AuthenticationError` or `TlsError` when the callback has reported one."""
@@ -245,22 +245,11 @@ class FaultReasons:
         return text[:REASON_CHARACTERS_MAX]
 
 
-def _kind_of(error: KafkaError) -> ReasonKind:
-    code = error.code()
-    if code in _AUTHENTICATION:
-        return ReasonKind.AUTHENTICATION
-    if code == KafkaError._SSL:
-        return ReasonKind.TLS
-    if code in _AUTHORIZATION:
-        return ReasonKind.AUTHORIZATION
-    if code == KafkaError._RESOLVE:
-        return ReasonKind.RESOLVE
-    if code == KafkaError._TRANSPORT:
-        # The client has no own code for a handshake that the other side cuts.
-        cut = "SSL handshake failed" in error.str()
-        return ReasonKind.TLS_CUT if cut else ReasonKind.TRANSPORT
-    # "All brokers down" among them: it only counts what the transport errors before it have explained.
-    return ReasonKind.OTHER
+class Lines(Protocol):
+    """What a client writes its own lines to."""
+
+    def log(self, level: int, message: str, /, *args: object) -> None:
+        """Take a line, as `logging.Logger.log`."""
 
 
 class Polled(Protocol):
@@ -271,21 +260,79 @@ class Polled(Protocol):
 
 
 def open_client(
-    make: Callable[..., _Client], config: Mapping[str, Any], reasons: FaultReasons
+    make: Callable[..., _Client],
+    config: Mapping[str, Any],
+    reasons: FaultReasons,
+    *,
+    lines: Lines | None = None,
 ) -> _Client:
-    """Make a client that reports into `reasons` and log to `CLIENT_LOG`.
+    """Make a client that reports into `reasons`, and logs to `CLIENT_LOG` or to `lines`.
 
     Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
     """
+    _check_files(config)
+    protocol = str(config.get("security.protocol", "plaintext"))
+    reasons.are_of(str(_brokers_in(config)), protocol)
     try:
         client: _Client = _referable(make)(
-            {**config, "error_cb": reasons.add}, logger=_ClientLines(reasons)
+            {**config, "error_cb": reasons.add, "throttle_cb": reasons.add_throttle},
+            logger=lines or ClientLines(reasons),
         )
     except (KafkaException, ValueError, TypeError) as error:
         text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        raise ConfigError(f"the Kafka client refuses its settings: {reasons.scrub(text)}") from None
+        told = reasons.scrub(_with_files(_without_values(text, config), config))
+        raise ConfigError(
+            f"the Kafka client for {_brokers_in(config)} refuses its settings: {told}"
+        ) from None
     keep_in_children(client)
     return client
+
+
+def _check_files(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a file that cannot be read: the client's own errors do not always name it."""
+    for key in FILE_SETTINGS:
+        path = config.get(key)
+        if path is None or path in NO_FILES:
+            continue
+        try:
+            if key in _CERTIFICATES and os.path.isdir(path):
+                continue
+            # A FIFO must not hold it up.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                wanted = _CONTENTS.get(key)
+                if wanted and not wanted.search(file.read(_FILE_BYTES_MAX)):
+                    raise ValueError(f"it is no {'keytab' if 'keytab' in key else 'PEM file'}")
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ConfigError(
+                f"the file in {key} of the connection to {_brokers_in(config)} cannot be read: {_path(path)}: {reason}"
+            ) from None
+
+
+def _with_files(text: str, config: Mapping[str, Any]) -> str:
+    """Return the client's text, with the path of a file of which it gives only the setting."""
+    for key in FILE_SETTINGS:
+        if key in text and (path := config.get(key)) and path not in text:
+            return f"{text} ({key}={_path(path)})"
+    return text
+
+
+def _path(path: str) -> str:
+    """Return a path for a message: a long one keeps its end."""
+    return repr(path if len(path) <= _PATH_CHARACTERS_MAX else f"...{path[-_PATH_CHARACTERS_MAX:]}")
+
+
+def _brokers_in(config: Mapping[str, Any]) -> Any:
+    return config.get("bootstrap.servers") or config.get("metadata.broker.list")
+
+
+def _without_values(text: str, config: Mapping[str, Any]) -> str:
+    """Return the client's text without values of settings, which it repeats where it refuses them."""
+    for key, value in config.items():
+        if isinstance(value, str) and value and key not in FILE_SETTINGS:
+            text = text.replace(f'"{value}"', '"***"')
+    return text
 
 
 @functools.cache
@@ -321,6 +368,9 @@ def wait_for(
         pending = wait(pending, min(POLL_SLICE_S, left_s)).not_done
         client.poll(0)
         if pending:
+            if reason := reasons.told():
+                # In the first line about the wait, not only in the error at its end.
+                waits_for(f"{doing} ({where}; {reason})")
             reasons.raise_if_hopeless(doing=doing, where=where)
 
 
@@ -337,10 +387,10 @@ def translate(
     told = f"{reasons.scrub(fault.str())} ({fault.name()})"
     facts = {"code": fault.name()}
     context = f"while {doing} ({where})"
-    if code in _AUTHENTICATION or code == KafkaError._SSL or code in _UNREACHABLE:
+    if code in AUTHENTICATION or code == KafkaError._SSL or code in _UNREACHABLE:
         return _unreachable(code, told, context, facts, reasons)
-    if code in _AUTHORIZATION:
-        resource, rights = _AUTHORIZATION[code]
+    if code in AUTHORIZATION:
+        resource, rights = AUTHORIZATION[code]
         return AuthorizationError(
             f"not authorized {context}: {told}. Grant this principal {rights} on the {resource}",
             **facts,
@@ -364,10 +414,11 @@ def _unreachable(
     code: int, told: str, context: str, facts: Mapping[str, str], reasons: FaultReasons
 ) -> BrokerError:
     refused = reasons.last(ReasonKind.AUTHENTICATION)
-    if refused or code in _AUTHENTICATION:
+    if refused or code in AUTHENTICATION:
         return AuthenticationError(
-            f"the broker refuses the credentials {context}: {refused or told}. "
-            "Check sasl.mechanism, sasl.username and sasl.password",
+            f"the {'identity provider' if is_token(refused) else 'broker'} refuses the credentials {context}: "
+            f"{refused or told}. Check security.protocol, sasl.mechanism, "
+            + ("sasl.oauthbearer.*" if is_token(refused) else "sasl.username and sasl.password"),
             **facts,
         )
     tls = reasons.last(ReasonKind.TLS)
@@ -377,23 +428,47 @@ def _unreachable(
     if tls or code == KafkaError._SSL:
         return TlsError(
             f"no TLS connection {context}: {tls or told}. Check security.protocol against the "
-            "listener's, ssl.ca.location, and that the certificate names the broker's host",
+            "listener's, ssl.ca.location, that the broker's certificate names its host, and this client's own certificate",
+            **facts,
+        )
+    if token := reasons.last(ReasonKind.TOKEN):
+        return BrokerUnreachableError(
+            f"no token from the identity provider {context}: {token}. Check sasl.oauthbearer.token.endpoint.url, and that "
+            "the provider answers",
+            **facts,
+        )
+    if refused := reasons.refused():
+        return BrokerUnreachableError(
+            f"no broker can be connected to {context}: {refused}. {_cure(refused)}", **facts
+        )
+    if throttled := reasons.throttled():
+        return BrokerUnreachableError(
+            f"no answer from Kafka in time {context}: {told}: {throttled}. Raise the quota, or use another client.id",
             **facts,
         )
     reason = reasons.last(ReasonKind.RESOLVE, ReasonKind.TRANSPORT, ReasonKind.OTHER)
     return BrokerUnreachableError(
-        f"no answer from Kafka {context}: {told}{f'; last error: {reason}' if reason else ''}. Check "
-        "bootstrap.servers, the brokers' advertised.listeners, and security.protocol (a plain "
-        "connection to a TLS listener is cut without a reason)",
+        f"no answer from Kafka {context}: {told}{f'; last error: {reason}' if reason else ''}. {_cure(reason)}",
         **facts,
+    )
+
+
+def _cure(reason: str | None) -> str:
+    if reason is not None and "Connection refused" in reason:
+        return (
+            "No broker listens at that address: check bootstrap.servers and the brokers' advertised.listeners, and that the "
+            "broker runs"
+        )
+    return (
+        "Check bootstrap.servers, the brokers' advertised.listeners, and security.protocol (a plain "
+        "connection to a TLS listener is cut without a reason)"
     )
 
 
 def _data_error(code: int, told: str, context: str, where: str) -> KafkaOrderedOpsError | None:
     if code in _CORRUPT:
         return CorruptRecordError(
-            f"the log is damaged {context}: {told}. Restore the partition from a replica, or declare "
-            "these offsets lost"
+            f"the log is damaged {context}: {told}. Restore the partition from a replica"
         )
     if code in _TOO_LARGE:
         return RecordTooLargeError(

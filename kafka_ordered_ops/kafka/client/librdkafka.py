@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 from confluent_kafka import cimpl
+from confluent_kafka.admin import AdminClient
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import ConfigError
@@ -74,7 +75,31 @@ class _PartitionList(c.Structure):
     )
 
 
+class _Group(c.Structure):
+    """librdkafka's ``struct rd_kafka_group_info``."""
+
+    _fields_ = (
+        ("broker_id", c.c_int32),
+        ("broker_host", c.c_char_p),
+        ("broker_port", c.c_int),
+        ("group", c.c_char_p),
+        ("err", c.c_int),
+        ("state", c.c_char_p),
+        ("protocol_type", c.c_char_p),
+        ("protocol", c.c_char_p),
+        ("members", c.c_void_p),
+        ("member_cnt", c.c_int),
+    )
+
+
+class _GroupList(c.Structure):
+    """librdkafka's ``struct rd_kafka_group_list``."""
+
+    _fields_ = (("groups", c.POINTER(_Group)), ("group_cnt", c.c_int))
+
+
 _ListPointer = c.POINTER(_PartitionList)
+_GroupsPointer = c.POINTER(_GroupList)
 #: name -> (result type, argument types)
 _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_version": (c.c_int, ()),
@@ -86,6 +111,11 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
         (_ListPointer, c.c_char_p, c.c_int32),
     ),
     "rd_kafka_topic_partition_list_destroy": (None, (_ListPointer,)),
+    "rd_kafka_list_groups": (
+        c.c_int,
+        (c.c_void_p, c.c_char_p, c.POINTER(_GroupsPointer), c.c_int),
+    ),
+    "rd_kafka_group_list_destroy": (None, (_GroupsPointer,)),
     "rd_kafka_committed": (c.c_int, (c.c_void_p, _ListPointer, c.c_int)),
     "rd_kafka_queue_new": (c.c_void_p, (c.c_void_p,)),
     "rd_kafka_queue_destroy": (None, (c.c_void_p,)),
@@ -104,6 +134,12 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
         c.c_void_p,
         (c.c_void_p, _ListPointer, c.c_void_p, c.c_int),
     ),
+    "rd_kafka_headers_new": (c.c_void_p, (c.c_size_t,)),
+    "rd_kafka_header_add": (
+        c.c_int,
+        (c.c_void_p, c.c_char_p, c.c_ssize_t, c.c_char_p, c.c_ssize_t),
+    ),
+    "rd_kafka_headers_destroy": (None, (c.c_void_p,)),
     "rd_kafka_error_code": (c.c_int, (c.c_void_p,)),
     "rd_kafka_error_name": (c.c_char_p, (c.c_void_p,)),
     "rd_kafka_error_string": (c.c_char_p, (c.c_void_p,)),
@@ -136,7 +172,7 @@ class Library:
         """Return the C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
         raise AttributeError(name)
 
-    def handle_of(self, client: ck.Producer | ck.Consumer, kind: str) -> int:
+    def handle_of(self, client: ck.Producer | ck.Consumer | AdminClient, kind: str) -> int:
         """Return the address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
 
         Raises `ConfigError` if the client's internals differ from those expected.
@@ -196,6 +232,24 @@ class Library:
                     committed = CommittedOffset(offset, metadata)
                 found[tp] = committed, element.err
         return code, found
+
+    def protocols_of(self, handle: int, group_id: str, timeout_s: float) -> list[str]:
+        """Return the protocol type of a group in each broker's list of groups; empty where the broker has none to report.
+
+        Other calls leave out groups that are not of consumers. Python's call of this one warns that it is deprecated.
+        Raises `KafkaException`, also when only some brokers have answered and the group is not among theirs.
+        """
+        found = _GroupsPointer()
+        name, timeout_ms = group_id.encode(), milliseconds(timeout_s)
+        code = self.rd_kafka_list_groups(handle, name, c.byref(found), timeout_ms)
+        protocols = []
+        if bool(found):
+            some = found.contents
+            protocols = [some.groups[at].protocol_type or b"" for at in range(some.group_cnt)]
+            self.rd_kafka_group_list_destroy(found)
+        if code and not protocols:
+            raise ck.KafkaException(ck.KafkaError(code))
+        return [one.decode(errors="replace") for one in protocols]
 
     def raise_and_free(self, error: int | None) -> None:
         """Raise `TransactionCallError` for an ``rd_kafka_error_t``, and free it; do nothing for NULL."""

@@ -15,11 +15,13 @@ from kafka_ordered_ops.core.liveness.live_search import (
     SeenFold,
     far,
     near,
+    tail,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import lookup_time_ms
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.facts.log_spans import agreed
+from kafka_ordered_ops.kafka.facts.skipping import Skipping
 from kafka_ordered_ops.kafka.facts.time_index import IndexAnswer, first_at_or_after
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
@@ -82,6 +84,8 @@ def look(
             _read(quick, group_id, question, first, known, now_ms, stall_timeout_s)
             rest = {one.tp: far(one, known[one.tp], offsets_max=offsets_max) for one in facts}
             _read(settings, group_id, question, rest, known, now_ms, stall_timeout_s)
+            last = {one.tp: tail(one, known[one.tp]) for one in facts}
+            _read(quick, group_id, question, last, known, now_ms, stall_timeout_s)
             break
         except RecordsLostError as error:
             # Unread offsets then make a partition undecided, if no round succeeds.
@@ -108,8 +112,6 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
     starts, found, high_watermarks, ends = agreed(
         "looking up where logs begin and end", gather, _contradictions
     )
-    quiet = [tp for tp in partitions if found[tp].offset is None and starts[tp] < ends[tp]]
-    greatest = lookup.greatest_timestamps(quiet) if quiet else {}
     return [
         LogFacts(
             tp=tp,
@@ -119,7 +121,6 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
             # Asked first, and the log may have grown since.
             high_watermark=max(high_watermarks[tp], ends[tp]),
             found=found[tp].offset,
-            greatest_ms=greatest.get(tp),
             found_is_proven=found[tp].is_proven,
         )
         for tp in partitions
@@ -176,17 +177,23 @@ def _read(
     }
     folds = {tp: SeenFold(known[tp], question.rule, now_ms=now_ms) for tp in wanted}
     positions: dict[TopicPartition, int] = {}
+    unreadable: Mapping[TopicPartition, OffsetSet] = {}
     try:
         with open_reader(
             settings, group_id, question.isolation, wanted, stall_timeout_s=stall_timeout_s
         ) as reader:
-            for batch in reader.timestamps():
+            # What cannot be read proves nothing.
+            skipping = Skipping(reader, wanted)
+            unreadable = skipping.unreadable
+            for batch in skipping.through(reader.timestamps):
                 fold = folds[batch.tp]
                 fold.feed(batch.offsets, batch.timestamps_ms)
                 positions[batch.tp] = batch.position
                 if fold.decides():
                     reader.stop(batch.tp)
     finally:
+        for tp, offsets in unreadable.items():
+            positions[tp] = max(positions.get(tp, 0), offsets.end)
         # Also after a failed read: its results need not be read again.
         for tp, position in positions.items():
             known[tp] = folds[tp].finish(wanted[tp].within(0, position))

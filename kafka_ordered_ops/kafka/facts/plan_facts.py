@@ -65,7 +65,7 @@ class PlanFacts:
             LogTruncatedError: a log ends below a planned offset, or was filled again from there.
         """
         for plan in plans:
-            for name, topic_id in _ids(plan).items():
+            for name, topic_id in plan.topic_ids.items():
                 if name in self.topics:
                     check_topic_id(plan.group_id, self.topics[name], topic_id)
         for known, cuts in self.cuts:
@@ -98,7 +98,3 @@ def _cuts(
     }
     ends = log_ends(lookup, sorted(wanted), seen_epochs(*logs))
     return [(known, find_cuts(lookup, group_id, known, ends)) for known in logs]
-
-
-def _ids(plan: WindowPlan) -> dict[str, str]:
-    return {part.tp.topic: part.topic_id for part in plan}

@@ -30,7 +30,8 @@ from kafka_ordered_ops.core.group.truncation import (
     known_logs,
     seen_epochs,
 )
-from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.planning.notes import beyond_notes
 from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,
     PartitionFacts,
@@ -47,11 +48,12 @@ from kafka_ordered_ops.core.planning.planning import (
 from kafka_ordered_ops.core.planning.scan_fold import ScanResult
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, Latest
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
 from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
+from kafka_ordered_ops.kafka.facts.skipping import Skipping
 from kafka_ordered_ops.kafka.facts.time_index import first_at_or_after
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -168,9 +170,12 @@ class SnapshotReader:
                     now_ms=now_ms,
                 )
             )
-        scans = self._scan(questions, windows[0].isolation)
+        scans, unreadable = self._scan(questions, windows[0])
         return Snapshot(
-            drafts=tuple(draft(one, scans.get(one.facts.tp)) for one in questions),
+            drafts=tuple(
+                draft(one, scans.get(one.facts.tp), unreadable.get(one.facts.tp, EMPTY_SET))
+                for one in questions
+            ),
             newcomers=newcomers,
             patterns=tuple(name for name in windows[0].topics if is_pattern(name)),
             notes=notes,
@@ -210,7 +215,7 @@ class SnapshotReader:
         ]
 
     def _first_at(
-        self, facts: Sequence[PartitionFacts], time_ms: int | None, isolation: Isolation
+        self, facts: Sequence[PartitionFacts], time_ms: int | None, window: Window
     ) -> Mapping[TopicPartition, int | None]:
         """Return the first record from a time on; where the index proves nothing, by reading."""
         if time_ms is None:
@@ -223,17 +228,23 @@ class SnapshotReader:
             if not answers[one.tp].is_proven
         }
         found = {tp: answer.offset for tp, answer in answers.items()}
-        return {**found, **self._first_by_reading(doubtful, time_ms, isolation)}
+        return {**found, **self._first_by_reading(doubtful, time_ms, window)}
 
     def _first_by_reading(
-        self, wanted: Mapping[TopicPartition, OffsetSet], time_ms: int, isolation: Isolation
+        self, wanted: Mapping[TopicPartition, OffsetSet], time_ms: int, window: Window
     ) -> dict[TopicPartition, int | None]:
         first: dict[TopicPartition, int | None] = dict.fromkeys(wanted)
         wanted = {tp: offsets for tp, offsets in wanted.items() if offsets}
         with open_reader(
-            self._settings, self._group, isolation, wanted, stall_timeout_s=self._stall_timeout_s
+            self._settings,
+            self._group,
+            window.isolation,
+            wanted,
+            stall_timeout_s=self._stall_timeout_s,
         ) as reader:
-            for batch in reader.timestamps():
+            is_lossy = window.on_data_loss is OnDataLoss.WARN
+            skipping = Skipping(reader, wanted)
+            for batch in skipping.through(reader.timestamps) if is_lossy else reader.timestamps():
                 hits = np.flatnonzero(batch.timestamps_ms >= time_ms)
                 if hits.size and first[batch.tp] is None:
                     first[batch.tp] = int(batch.offsets[hits[0]])
@@ -260,7 +271,8 @@ class SnapshotReader:
         first = [one for one in new if one.tp.topic in begin]
         later = [one for one in new if one.tp.topic not in begin]
         origins = {one.tp: one.log_start for one in later}
-        origins |= self._origins(window, first, committed)
+        started, beyond = self._origins(window, first, committed)
+        origins |= started
         # Parallel Consumer may have been at new partitions before.
         shared = later if view.state and view.state.format.is_shared else []
         others = self._others(
@@ -288,7 +300,7 @@ class SnapshotReader:
         ]
         if len(notes) > 5:
             notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
-        return newcomers, tuple(notes)
+        return newcomers, (*notes, *beyond)
 
     def _others(
         self,
@@ -315,16 +327,14 @@ class SnapshotReader:
         window: Window,
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
-    ) -> dict[TopicPartition, int]:
+    ) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
+        """Return where partitions begin, and notes about that."""
         if not facts:
-            return {}
+            return {}, ()
         if window.starting_offsets is None:
             raise self._bound_required(facts, committed)
-        found = self._first_at(
-            facts,
-            bound_time_ms(window.starting_offsets, window.cutoff_ms),
-            window.isolation,
-        )
+        time_ms = bound_time_ms(window.starting_offsets, window.cutoff_ms)
+        found = self._first_at(facts, time_ms, window)
         origins: dict[TopicPartition, int] = {}
         missing: list[TopicPartition] = []
         for one in facts:
@@ -340,7 +350,7 @@ class SnapshotReader:
                 "starting_offsets, such as earliest",
                 partitions=[str(tp) for tp in missing],
             )
-        return origins
+        return origins, beyond_notes(window.starting_offsets, time_ms, facts, found)
 
     def _bound_required(
         self,
@@ -367,23 +377,43 @@ class SnapshotReader:
             topics=topics,
         )
 
+    def unreadable(
+        self, wanted: Mapping[TopicPartition, OffsetSet], isolation: Isolation
+    ) -> dict[TopicPartition, OffsetSet]:
+        """Return which of some offsets cannot be read, by reading the timestamps of all.
+
+        Raises:
+            RecordsLostError, ReadTimeoutError, BrokerError: the read failed otherwise.
+        """
+        with open_reader(
+            self._settings, self._group, isolation, wanted, stall_timeout_s=self._stall_timeout_s
+        ) as reader:
+            skipping = Skipping(reader, wanted)
+            for _ in skipping.through(reader.timestamps):
+                continue
+        return skipping.unreadable
+
     def _scan(
-        self, questions: Sequence[PartitionQuestion], isolation: Isolation
-    ) -> dict[TopicPartition, ScanResult]:
+        self, questions: Sequence[PartitionQuestion], window: Window
+    ) -> tuple[dict[TopicPartition, ScanResult], Mapping[TopicPartition, OffsetSet]]:
+        """Return the results by partition, and the offsets that could not be read, where their loss is accepted."""
         wanted = {one.facts.tp: one.to_scan for one in questions if one.to_scan}
         folds = {one.facts.tp: one.fold() for one in questions if one.to_scan}
         if not wanted:
-            return {}
+            return {}, {}
         total = sum(offsets.count for offsets in wanted.values())
         reader = open_reader(
             self._settings,
             self._group,
-            isolation,
+            window.isolation,
             wanted,
             stall_timeout_s=self._stall_timeout_s,
         )
         with reader:
-            for number, batch in enumerate(reader.timestamps()):
+            skipping = Skipping(reader, wanted)
+            is_lossy = window.on_data_loss is OnDataLoss.WARN
+            batches = skipping.through(reader.timestamps) if is_lossy else reader.timestamps()
+            for number, batch in enumerate(batches):
                 fold = folds[batch.tp]
                 fold.feed(batch.offsets, batch.timestamps_ms)
                 if fold.stopped:
@@ -392,7 +422,7 @@ class SnapshotReader:
                     self._progress(_scanned(wanted, reader.positions), total)
         if self._progress:
             self._progress(total, total)
-        return {tp: fold.finish() for tp, fold in folds.items()}
+        return {tp: fold.finish() for tp, fold in folds.items()}, skipping.unreadable
 
 
 def _resolve(

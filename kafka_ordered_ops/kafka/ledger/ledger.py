@@ -26,22 +26,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
+from kafka_ordered_ops.core.arguments import DefaultTimeout
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
+    ConfigError,
     KafkaOrderedOpsError,
     LedgerUnavailableError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, StaleFoldError
+from kafka_ordered_ops.core.group.ledger_repair import (
+    RestoredRecord,
+    damaged_record,
+    restoration,
+)
 from kafka_ordered_ops.core.group.ledger_rules import (
     CALL_TIMEOUT_S,
     Prepare,
@@ -49,10 +56,12 @@ from kafka_ordered_ops.core.group.ledger_rules import (
     check_not_lost,
     offsets_to_commit,
     transactional_id,
+    unknown_commits,
     with_written_only,
 )
 from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
@@ -62,9 +71,10 @@ from kafka_ordered_ops.kafka.ledger.faults import judged
 from kafka_ordered_ops.kafka.ledger.log import LedgerLog
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING as COMMITTING
 from kafka_ordered_ops.kafka.ledger.queue import PLANNING as PLANNING
-from kafka_ordered_ops.kafka.ledger.queue import Line, Place
+from kafka_ordered_ops.kafka.ledger.queue import Line, Place, TurnInLine
 from kafka_ordered_ops.kafka.ledger.queue import Pace as Pace
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC, LedgerTopic
+from kafka_ordered_ops.kafka.ledger.writing import produce, warm_up
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -76,10 +86,7 @@ _Seen = TypeVar("_Seen")
 _Look = Callable[[LedgerLog, bool], GroupView]
 
 #: All attempts of one change together.
-UPDATE_TIMEOUT_S: Final = 120.0
-
-#: Time between two checks for room in the client's queue.
-_ROOM_LOOK_S: Final = 0.01
+UPDATE_TIMEOUT_S: Final = DefaultTimeout(120.0)
 
 #: Ending a transaction that failed, which only makes others wait less.
 _ABORT_TIMEOUT_S: Final = 1.0
@@ -189,6 +196,8 @@ class Ledger:
         processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
+        turn: GroupTurn | None = None,
+        takes_unknown: bool = False,
     ) -> GroupView | None:
         """Change a group's state; return the view after it, or None if the decision was None.
 
@@ -212,42 +221,98 @@ class Ledger:
         def look(fold: LedgerLog, certain: bool) -> GroupView:
             return fold.view(wanted, everything=everything, processed=processed, certain=certain)
 
+        known = set(partitions)
+
+        def run(transaction: _Transaction) -> GroupView | None:
+            return transaction.run(prepare(), look, known, takes_unknown=takes_unknown)
+
+        return self._try(group_id, run, pace, deadline, turn)
+
+    def turn(self, group_id: str) -> GroupTurn:
+        """Return a turn for calls of `update`, each of which may find that the group has changed since its facts were read."""
+
+        def is_busy() -> bool:
+            log = self._logs.get(group_id)
+            return log is not None and log.line.ahead_of(None) > 0
+
+        return TurnInLine(
+            partial(self._place, group_id, PLANNING),
+            partial(self._look, group_id),
+            is_busy,
+            self._timeout_s,
+        )
+
+    def _place(self, group_id: str, pace: Pace) -> Place:
         where = self._topic.partition_of(group_id)
-        with Place(self._settings, where, group_id, pace.rank) as place:
-            return self._try(group_id, prepare, look, set(partitions), pace, place, deadline)
+        return Place(self._settings, where, group_id, pace.rank)
+
+    def remove(self, group_id: str) -> None:
+        """Remove all records of a group, in one transaction; committed offsets stay as they are.
+
+        Raises the errors of `update`, but none about the records: they may be damaged.
+        """
+        if self._topic.open(create=False):
+            deadline = within(self._timeout_s).at_s
+            self._try(group_id, _Transaction.remove, COMMITTING, deadline)
+
+    def restore(self, group_id: str, offset: int, *, dry_run: bool = False) -> RestoredRecord:
+        """Restore one record that cannot be read, in one transaction; with `dry_run` only look what would be done.
+
+        Raises:
+            ConfigError: there is no such record at the offset.
+            LedgerUnavailableError, and others: as `update`.
+        """
+        deadline = within(self._timeout_s).at_s
+        if not self._topic.open(create=False):
+            raise ConfigError(f"there is no ledger {self._topic.name}, and no record to restore")
+        if dry_run:
+            return self._restoration(group_id, offset, deadline)[0]
+        return self._try(group_id, lambda one: one.restore(offset), COMMITTING, deadline)
+
+    def _restoration(
+        self, group_id: str, offset: int, deadline: float
+    ) -> tuple[RestoredRecord, list[LedgerMessage]]:
+        def look(fold: LedgerLog, _: bool) -> tuple[RestoredRecord, list[LedgerMessage]]:
+            record = damaged_record(fold, offset)
+            start = self._lookup.log_starts([fold.where])[fold.where]
+            history = fold.history(record, log_start=start, deadline=deadline)
+            return restoration(fold, record, offset, history)
+
+        return self._looked_at(self._read(group_id, deadline), look, deadline)
 
     def _try(
         self,
         group_id: str,
-        prepare: Prepare,
-        look: _Look,
-        partitions: set[TopicPartition],
+        run: Callable[[_Transaction], _Seen],
         pace: Pace,
-        place: Place,
         deadline: float,
-    ) -> GroupView | None:
+        turn: GroupTurn | None = None,
+    ) -> _Seen:
         """Return one attempt after the other until one gets through."""
-        unknown = False
-        for attempt in range(1_000_000):
-            transaction = _Transaction(self, group_id, deadline)
-            try:
-                place.wait(lambda: self._look(group_id), contended=attempt > 0, deadline=deadline)
-                return transaction.run(prepare(), look, partitions)
-            except (KafkaException, KafkaOrderedOpsError) as error:
-                # The state inside the fence shows how an earlier commit ended.
-                unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
-                cause = self._judge(error, group_id, unknown)
-                pause = pace.pause_s(attempt)
-                is_last = time.monotonic() + pause >= deadline
-                if is_last or not (cause.retriable and isinstance(error, _PASSING)):
-                    if cause is error:
-                        raise
-                    raise cause from error
-                waits_for(f"the group's state to be changed (the last attempt: {error})")
-                _log.debug(
-                    "group %s: change not stored (%s), again in %.2f s", group_id, error, pause
-                )
-                time.sleep(pause)
+        unknown, held = False, turn.place if isinstance(turn, TurnInLine) else None
+        with self._place(group_id, pace) if held is None else contextlib.nullcontext(held) as place:
+            for attempt in range(1_000_000):
+                transaction = _Transaction(self, group_id, deadline)
+                try:
+                    place.wait(
+                        lambda: self._look(group_id), contended=attempt > 0, deadline=deadline
+                    )
+                    return run(transaction)
+                except (KafkaException, KafkaOrderedOpsError) as error:
+                    # The state inside the fence shows how an earlier commit ended.
+                    unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
+                    cause = self._judge(error, group_id, unknown)
+                    pause = pace.pause_s(attempt)
+                    is_last = time.monotonic() + pause >= deadline
+                    if is_last or not (cause.retriable and isinstance(error, _PASSING)):
+                        if cause is error:
+                            raise
+                        raise cause from error
+                    waits_for(f"the group's state to be changed (the last attempt: {error})")
+                    _log.debug(
+                        "group %s: change not stored (%s), again in %.2f s", group_id, error, pause
+                    )
+                    time.sleep(pause)
         raise AssertionError("the deadline ends the loop")
 
     def _look(self, group_id: str) -> Line:
@@ -285,7 +350,7 @@ class Ledger:
             )
             opened = partial(open_client, Consumer, config, self._reasons)
             where = self._topic.partition_of(group_id)
-            self._logs[group_id] = LedgerLog(where, group_id, opened, self._reasons)
+            self._logs[group_id] = LedgerLog(where, group_id, opened, self._reasons, config=config)
         log = self._logs[group_id]
         while True:
             start, end = self._span(log)
@@ -347,9 +412,21 @@ class Ledger:
             self._cluster = self._lookup.cluster_id()
         return self._cluster
 
+    def ledger_id(self) -> str | None:
+        """Return what tells this ledger from any other one, as ``cluster id/topic id``; None while there is none."""
+        if not self._topic.open(create=False):
+            return None
+        return f"{self._cluster_id()}/{self._topic.id}"
+
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
+
+    def unknown_commits(
+        self, view: GroupView, committed: CommittedOffsets
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions whose commits `check_not_lost` refuses."""
+        return frozenset(unknown_commits(view, committed, ledger_id=self._topic.id))
 
 
 class _Transaction:
@@ -369,7 +446,42 @@ class _Transaction:
         decide: Decision,
         look: _Look,
         partitions: set[TopicPartition],
+        *,
+        takes_unknown: bool,
     ) -> GroupView | None:
+        producer = self._fenced()
+        log, view, committed = self._read(look, partitions)
+        if not takes_unknown:
+            self._ledger.check_not_lost(view, committed)
+        self.has_read = True
+        outcome = decide(view, committed)
+        if outcome is None:
+            return None
+        if not isinstance(outcome, Change):
+            return view
+        offsets = offsets_to_commit(outcome, ledger_id=self._ledger._topic.id or "")
+        outcome = with_written_only(outcome, view.state, offsets)
+        # Written out before the transaction begins: its time-out counts from the first of them.
+        self._store(producer, list(log.messages(outcome)), offsets)
+        return outcome.applied_to(view)
+
+    def remove(self) -> None:
+        """Remove all records of the group, which need not be readable."""
+        producer = self._fenced()
+        log = self._ledger._read(self._group, self._deadline)
+        self.has_read = True
+        self._store(producer, list(log.removal()), {})
+
+    def restore(self, offset: int) -> RestoredRecord:
+        """Restore one record that cannot be read."""
+        producer = self._fenced()
+        restored, messages = self._ledger._restoration(self._group, offset, self._deadline)
+        self.has_read = True
+        self._store(producer, messages, {})
+        return restored
+
+    def _fenced(self) -> Producer:
+        """Return a producer that has fenced the ones before it."""
         ledger = self._ledger
         config = ledger._settings.producer(
             transactional_id=self._transactional_id(),
@@ -378,35 +490,9 @@ class _Transaction:
         )
         producer = open_client(Producer, config, ledger._reasons)
         waits_for("the coordinator of the group's transactions")
-        self._warm_up(producer)
+        warm_up(producer, ledger._topic.name, timeout_s=self._call_timeout_s())
         producer.init_transactions(self._call_timeout_s())
-        log, view, committed = self._read(look, partitions)
-        ledger.check_not_lost(view, committed)
-        self.has_read = True
-        outcome = decide(view, committed)
-        if outcome is None:
-            return None
-        if not isinstance(outcome, Change):
-            return view
-        try:
-            outcome = self._write(producer, log, view.state, outcome)
-        except BaseException:
-            if not self.outcome_unknown:
-                # Else readers of the group's offsets wait for it until its time-out.
-                with contextlib.suppress(KafkaException):
-                    producer.abort_transaction(_ABORT_TIMEOUT_S)
-            raise
-        return outcome.applied_to(view)
-
-    def _warm_up(self, producer: Producer) -> None:
-        """Let the client connect to a broker by its own name before it asks for the coordinator.
-
-        It learns that name from a bootstrap connection, which it then closes. A request for the coordinator in
-        between finds no broker, and the client waits half a second before it repeats it. The second answer can only
-        arrive over the new connection.
-        """
-        for _ in range(2):
-            producer.list_topics(self._ledger._topic.name, timeout=self._call_timeout_s())
+        return producer
 
     def _read(
         self, look: _Look, partitions: set[TopicPartition]
@@ -432,16 +518,31 @@ class _Transaction:
                 seen = view.state
             known |= held
 
+    def _store(
+        self,
+        producer: Producer,
+        messages: Sequence[LedgerMessage],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> None:
+        try:
+            self._write(producer, messages, offsets)
+        except BaseException:
+            if not self.outcome_unknown:
+                # Else readers of the group's offsets wait for it until its time-out.
+                with contextlib.suppress(KafkaException):
+                    producer.abort_transaction(_ABORT_TIMEOUT_S)
+            raise
+
     def _write(
-        self, producer: Producer, log: LedgerLog, before: GroupState | None, change: Change
-    ) -> Change:
-        offsets = offsets_to_commit(change, ledger_id=self._ledger._topic.id or "")
-        change = with_written_only(change, before, offsets)
-        # Written out before the transaction begins: its time-out counts from the first of them.
-        messages = list(log.messages(change))
+        self,
+        producer: Producer,
+        messages: Sequence[LedgerMessage],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> None:
+        where = self._ledger._topic.partition_of(self._group)
         producer.begin_transaction()
         for message in messages:
-            self._produce(producer, message)
+            produce(producer, where, message, deadline=self._deadline)
         if offsets:
             send_offsets_to_transaction(
                 producer, self._group, offsets, timeout_s=self._call_timeout_s()
@@ -455,26 +556,6 @@ class _Transaction:
             self.outcome_unknown = not error.args[0].txn_requires_abort()
             raise
         self.outcome_unknown = False
-        return change
-
-    def _produce(self, producer: Producer, message: LedgerMessage) -> None:
-        """Pass a record to the client, which may have to send some before it has room for more."""
-        key, value, headers = message
-        tp = self._ledger._topic.partition_of(self._group)
-        while True:
-            try:
-                producer.produce(
-                    tp.topic,
-                    key=key,
-                    value=value,
-                    headers=list(headers.items()),
-                    partition=tp.partition,
-                )
-                return
-            except BufferError as error:
-                if time.monotonic() > self._deadline:
-                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
-                producer.poll(_ROOM_LOOK_S)
 
     def _transactional_id(self) -> str:
         return transactional_id(self._ledger._cluster_id(), self._group)

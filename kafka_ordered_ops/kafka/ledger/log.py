@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ordered_ops.core import types as core
-from kafka_ordered_ops.core.errors import LedgerUnavailableError
-from kafka_ordered_ops.core.group.ledger_records import HELD_BYTES_MAX, LedgerFold
+from kafka_ordered_ops.core.errors import (
+    LedgerCorruptError,
+    LedgerUnavailableError,
+    RecordTooLargeError,
+)
+from kafka_ordered_ops.core.group.ledger_records import (
+    HELD_BYTES_MAX,
+    Headers,
+    LedgerFold,
+    RecordName,
+)
+from kafka_ordered_ops.core.group.ledger_repair import RecordHistory
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.reading import unreadable_in
+from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.kafka.client.answers import position as offset_known
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.ledger.queue import Line
+from kafka_ordered_ops.kafka.read.taking import Taking
+from kafka_ordered_ops.kafka.read.unreadable import is_unreadable, unreadable_error
+
+_log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _CONSUME_RECORDS: Final = 1_000
-# `consume` waits for a full batch or this long: the end of the ledger is never a full batch.
+# How long a read waits for the next record, or for the news that there is none.
 _CONSUME_TIMEOUT_S: Final = 0.01
 
 #: Fetching a thousand old windows again.
@@ -39,13 +58,16 @@ class LedgerLog(LedgerFold):
         open_consumer: Callable[[], Consumer],
         reasons: FaultReasons,
         *,
+        config: Mapping[str, str],
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         super().__init__(where, group_id, fetch=self._values_at, held_bytes_max=held_bytes_max)
         self.line = Line(group_id)
+        self._config = config
         self._open_consumer = open_consumer
         self._opened: Consumer | None = None
         self._reasons = reasons
+        self._taking = Taking(_CONSUME_RECORDS, wait_s=_CONSUME_TIMEOUT_S)
         self._position: int | None = None
         self._home = Home()
 
@@ -82,6 +104,17 @@ class LedgerLog(LedgerFold):
             self._position = position
         self.has_read_all()
 
+    def history(self, record: RecordName, *, log_start: int, deadline: float) -> RecordHistory:
+        """Return the writes of one record that the log still has, as far as it is folded."""
+        history = RecordHistory(self.group_id, record)
+        for messages, _ in self._read(log_start, self.position, deadline):
+            for message in messages:
+                offset = message.offset()
+                if offset is not None and offset < self.position:
+                    headers = partial(_headers_of, message)
+                    history.take(offset, message.key(), message.value(), headers)
+        return history
+
     def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
         """Return the values of records that were folded before; those that are gone from the log are left out."""
         wanted, found = set(offsets), dict[int, bytes]()
@@ -106,7 +139,7 @@ class LedgerLog(LedgerFold):
         try:
             while position < end:
                 with interruptible():
-                    messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                    messages = self._taking.take(consumer)
                 if not messages:
                     self._reasons.raise_if_hopeless(
                         doing="reading the ledger", where=str(self.where)
@@ -115,6 +148,9 @@ class LedgerLog(LedgerFold):
                 for message in messages:
                     if message.error() is None:
                         records.append(message)
+                    elif (beyond := self._beyond(message)) is not None:
+                        position = beyond
+                        consumer.assign([TopicPartition(tp.topic, tp.partition, beyond)])
                     else:
                         position = max(position, self._end_told(message))
                 [now] = consumer.position([tp])
@@ -128,6 +164,38 @@ class LedgerLog(LedgerFold):
             ) from error
         finally:
             consumer.unassign()
+
+    def _beyond(self, message: Message) -> int | None:
+        """Return where to read on after a batch that is too large to be unpacked: no record of this package is in it.
+
+        None for any other event. Raises `LedgerCorruptError` for a batch that is damaged.
+        """
+        error, at = message.error(), offset_known(message.offset())
+        place = (message.topic(), message.partition())
+        if (
+            error is None
+            or at is None
+            or not is_unreadable(error.code())
+            or place != (self.where.topic, self.where.partition)
+        ):
+            return None
+        found = unreadable_error(
+            self._config,
+            self.where,
+            at,
+            OffsetSet.of((at, INT64_MAX)),
+            error,
+            self._reasons,
+            timeout_s=_FETCH_TIMEOUT_S,
+        )
+        batch = unreadable_in(found, [self.where]).get(self.where)
+        if isinstance(found, RecordTooLargeError) and batch is not None:
+            _log.warning("passed over, since no record of the ledger is in it: %s", found)
+            return batch.end
+        raise LedgerCorruptError(
+            f"group {self.group_id}: the ledger cannot be read at offset {at}: {found.message}. Restore the partition "
+            "from a replica"
+        ) from found
 
     def _end_told(self, message: Message) -> int:
         """Return the end of the partition from an end event, or 0; raise the event's error."""
@@ -149,7 +217,7 @@ class LedgerLog(LedgerFold):
         if offset is None:
             return
         if not self.line.take(offset, key or b"", value, message.timestamp()[1]):
-            self.take(offset, key, value, message.headers)
+            self.take(offset, key, value, partial(_headers_of, message))
 
     def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
         return LedgerUnavailableError(
@@ -158,6 +226,14 @@ class LedgerLog(LedgerFold):
             "answer. The transaction ends at its timeout: retry. If it does not end, a broker died before it "
             "marked the transaction's end: use kafka-transactions.sh find-hanging and abort"
         )
+
+
+def _headers_of(message: Message) -> Headers | None:
+    """Return a record's headers; None if their keys are not text, which the client fails on: no record of ours."""
+    try:
+        return message.headers()
+    except (SystemError, UnicodeDecodeError):  # By the client's version.
+        return None
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -12,18 +12,20 @@ killed process are skipped after `_LIVE_S`, and removed by the next process that
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
-from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
+from kafka_ordered_ops.core.group.ledger_messages import RecordName, parse_key, record_key
+from kafka_ordered_ops.core.group.turn import GroupTurn
+from kafka_ordered_ops.core.strict_json import JsonError, whole_number
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.calls import waits_for
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
@@ -50,6 +52,9 @@ _LOOK_EACH_S: Final = 0.04
 _LOOK_MAX_S: Final = 0.6
 
 _FLUSH_TIMEOUT_S: Final = 2.0
+
+#: Tickets of one group: many more than processes ever wait. Without further ones, the fence alone decides.
+_TICKETS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,15 @@ class Line:
         """Take in a record of the ledger; return whether it was a ticket, of whatever group."""
         if b'"turn"' not in key:
             return False
-        try:
-            group_id, kind, name, _ = json.loads(key)
-            rank = None if value is None else int(value)
-        except (ValueError, TypeError, RecursionError):
+        parsed = parse_key(key, (_KIND,))
+        if parsed is None:
             return False
-        if kind != _KIND:
-            return False
+        group_id, _, name, _ = parsed
         if group_id == self._group:
-            self._set(str(name), rank, offset, timestamp_ms)
+            # Another program's ticket of no rank says nothing.
+            with suppress(JsonError):
+                rank = None if value is None else whole_number(value, least=_NOW, greatest=PLANS)
+                self._set(name, rank, offset, timestamp_ms)
         return True
 
     def _set(self, name: str, rank: int | None, offset: int, timestamp_ms: int) -> None:
@@ -114,9 +119,9 @@ class Line:
         age_s = max(time.time() - timestamp_ms / 1000, 0.0)
         seen_s = time.monotonic() - age_s
         known = self._tickets.get(name)
-        if known is None:
+        if known is None and len(self._tickets) < _TICKETS_MAX:
             self._tickets[name] = _Ticket(rank, offset, seen_s)
-        else:
+        elif known is not None:
             self._tickets[name] = replace(known, rank=rank, seen_s=seen_s)
 
     def ahead_of(self, name: str | None) -> int:
@@ -154,11 +159,16 @@ class Place:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the line; may be called twice."""
         if self._producer is None:
             return
         for name in [self._name, *(self._line.dead() if self._line else [])]:
             self._write(name, None)
         self._flush()
+        self._producer = None
 
     def wait(self, look: Callable[[], Line], *, contended: bool, deadline: float) -> None:
         """Return when it is this change's turn, no other waits, or the deadline is near.
@@ -210,3 +220,44 @@ class Place:
     def _flush(self) -> None:
         if self._producer is not None:
             self._producer.flush(_FLUSH_TIMEOUT_S)
+
+
+class TurnInLine(GroupTurn):
+    """A place in the line that is kept until a draft counts: made in turn, it is not overtaken.
+
+    Args:
+        make: makes a place.
+        look: reads the queue.
+        is_busy: whether somebody waits, as far as the queue was read.
+        timeout_s: how long to wait at most: the turn is only a courtesy.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Place],
+        look: Callable[[], Line],
+        is_busy: Callable[[], bool],
+        timeout_s: float,
+    ) -> None:
+        self._make = make
+        self._look = look
+        self._is_busy = is_busy
+        self._timeout_s = timeout_s
+        #: None: not in the line.
+        self.place: Place | None = None
+
+    def take(self, *, overtaken: bool) -> bool:
+        """Wait for the turn, if others wait or an earlier draft was overtaken; return whether it was waited for."""
+        if self.place is None:
+            if not overtaken and not self._is_busy():
+                return False
+            self.place = self._make()
+        deadline = time.monotonic() + self._timeout_s
+        self.place.wait(self._look, contended=True, deadline=deadline)
+        return True
+
+    def leave(self) -> None:
+        """Let the others go on; may be called twice."""
+        place, self.place = self.place, None
+        if place is not None:
+            place.leave()

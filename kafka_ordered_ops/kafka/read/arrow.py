@@ -15,6 +15,7 @@ from confluent_kafka import Message
 from kafka_ordered_ops.core.errors import CorruptRecordError
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.read.header_names import first_cut, logged_sizes
 
 
 @contextmanager
@@ -59,31 +60,41 @@ def to_arrow(
         "timestamp_type": lambda kind: pa.array(stamped[:, 0] - 1, kind, mask=stamped[:, 0] == 0),
         "key": lambda kind: pa.array(list(map(Message.key, records)), kind),
         "value": lambda kind: pa.array(list(map(Message.value, records)), kind),
-        "headers": lambda kind: _headers(tp, records, kind),
+        "headers": lambda kind: _headers(tp, records, offsets.tolist(), kind),
     }
     columns = [make[field.name](field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _headers(tp: TopicPartition, records: Sequence[Message], kind: Any) -> Any:
+def _headers(
+    tp: TopicPartition, records: Sequence[Message], offsets: Sequence[int], kind: Any
+) -> Any:
+    logged = logged_sizes(records)
     found: list[Any] = []
     try:
         # What is there when it fails tells which record it was. Never ask a record again: the client keeps a list that is
         # half made, and whoever looks into it crashes the process.
         found.extend(map(Message.headers, records))
     except (SystemError, UnicodeDecodeError) as error:  # The client raises either, by its version.
-        at = f"{tp}@{records[len(found)].offset()}"
-        raise CorruptRecordError(
-            f"a header key of {at} is not UTF-8; read without the headers column, or declare this "
-            "offset lost",
-            at=at,
-        ) from error
+        raise _unreadable(tp, offsets[len(found)], "is not UTF-8") from error
     if not any(found):
         return pa.nulls(len(found), kind)
-    return pa.array(
+    made = pa.array(
         [
             [{"key": key, "value": value} for key, value in headers] if headers else None
             for headers in found
         ],
         kind,
+    )
+    if logged is not None and (cut := first_cut(logged, made)) is not None:
+        raise _unreadable(
+            tp, offsets[cut], "has a NUL, at which the Kafka client of Python cuts it"
+        )
+    return made
+
+
+def _unreadable(tp: TopicPartition, offset: int, why: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"a header key of {tp}@{offset} {why}: read without the headers column",
+        unreadable={str(tp): [(offset, offset + 1)]},
     )

@@ -60,9 +60,10 @@ def stalled(
     isolation: Isolation,
     *,
     quiet_s: float,
+    throttled: str | None,
     timeout_s: float,
 ) -> KafkaOrderedOpsError:
-    """Raise the cluster's error; return a timeout error if it reports none."""
+    """Raise the cluster's error; return a timeout error if it reports none, with what throttles the client."""
     partitions = [one.tp for one in unfinished]
     with Lookup(settings, timeout_s=timeout_s) as lookup:
         lookup.topics({tp.topic for tp in partitions})
@@ -71,10 +72,14 @@ def stalled(
         f"{one.tp} at {one.position} of {one.wanted.end} (the log ends at {ends[one.tp]})"
         for one in list(unfinished)[:_NAMED_MAX]
     )
+    advice = (
+        f"A broker answers, but {throttled}: raise the quota, or use another client.id"
+        if throttled
+        else "A log that ends below what is wanted has an open transaction, or lost records in a failover; otherwise see "
+        "the brokers' health, and run this window again"
+    )
     return ReadTimeoutError(
-        f"no position moved for {quiet_s:g} s: {shown}. A log that ends below what is "
-        "wanted has an open transaction, or lost records in a failover; otherwise see the brokers' "
-        "health, and run this window again",
+        f"no position moved for {quiet_s:g} s: {shown}. {advice}",
         positions={str(one.tp): (one.position, one.wanted.end) for one in unfinished},
     )
 

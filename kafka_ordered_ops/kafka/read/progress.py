@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Final
 
@@ -20,13 +20,15 @@ JUMP_OFFSETS_MIN: Final = 10_000
 class Progress:
     """How far one partition has been read. Assigned again, a partition gets a new one."""
 
-    __slots__ = ("_taken_to", "has_own_position", "position", "tp", "wanted")
+    __slots__ = ("_taken_to", "has_own_position", "position", "sought", "tp", "wanted")
 
     def __init__(self, tp: TopicPartition, wanted: OffsetSet, *, has_own_position: bool) -> None:
         self.tp = tp
         self.wanted = wanted
         #: Wanted records below it have been returned.
         self.position = self._taken_to = wanted.first
+        #: Where the client was last told to begin.
+        self.sought = wanted.first
         #: Whether the client's position, if it has one, is of this assignment.
         self.has_own_position = has_own_position
 
@@ -72,6 +74,10 @@ class Progress:
             return records, offsets
         return list(compress(records, mask.tolist())), offsets[mask]
 
+    def next_wanted(self) -> int:
+        """Return the first wanted offset that was not returned yet."""
+        return self.wanted.within(self.position, self.wanted.end).first
+
     def jump(self) -> int | None:
         """Return the offset to jump to when the position is in a large hole."""
         if self.wanted.covers(self.position, self.position):
@@ -82,3 +88,20 @@ class Progress:
             return None
         start = int(boundaries[index])
         return start if start - self.position >= JUMP_OFFSETS_MIN else None
+
+
+def runs_of_partitions(
+    messages: Sequence[Message], topic_numbers: Mapping[str | None, int]
+) -> Iterator[tuple[Sequence[Message], Int64Array]]:
+    """Divide messages into runs of one partition, each with its offsets; the client delivers long runs by itself."""
+    count = len(messages)
+    if not count:
+        return
+    keys = np.fromiter(map(Message.partition, messages), np.int64, count)
+    if len(topic_numbers) > 1:
+        names = map(Message.topic, messages)
+        keys += np.fromiter(map(topic_numbers.__getitem__, names), np.int64, count) << 32
+    offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
+    starts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist()]
+    for start, end in zip(starts, [*starts[1:], count], strict=True):
+        yield messages[start:end], offsets[start:end]

@@ -20,13 +20,9 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from kafka_ordered_ops.core.cluster_facts import ScanBatch as ScanBatch
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    CorruptRecordError,
-    KafkaOrderedOpsError,
-    invariant,
-)
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, invariant
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
+from kafka_ordered_ops.core.reading import NO_IDS
 from kafka_ordered_ops.core.reading import Turn as Turn
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -34,7 +30,6 @@ from kafka_ordered_ops.kafka.client.answers import position as client_position
 from kafka_ordered_ops.kafka.client.calls import Uncounted
 from kafka_ordered_ops.kafka.client.errors import (
     FaultReasons,
-    is_corrupt,
     is_out_of_range,
     open_client,
     translate,
@@ -50,7 +45,14 @@ from kafka_ordered_ops.kafka.read.explain import (
     where_to_go_on,
 )
 from kafka_ordered_ops.kafka.read.progress import JUMP_OFFSETS_MIN as JUMP_OFFSETS_MIN
-from kafka_ordered_ops.kafka.read.progress import Progress
+from kafka_ordered_ops.kafka.read.progress import Progress, runs_of_partitions
+from kafka_ordered_ops.kafka.read.taking import WAIT_SLICE_S, Taking, fetch_settings
+from kafka_ordered_ops.kafka.read.topic_ids import TopicIds
+from kafka_ordered_ops.kafka.read.unreadable import (
+    is_unreadable,
+    unreadable_error,
+    without_passed_over,
+)
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Records taken from the client at once: 1,000 to 5,000 cost least a record; more only miss the caches.
@@ -63,8 +65,6 @@ QUIET_S: Final = 5.0
 STILL_QUIET_S: Final = 60.0
 #: For that question: a cluster that is away must not hold a turn for long.
 LOOK_TIMEOUT_S: Final = 2.0
-#: The client ignores signals while it waits: a Ctrl-C is felt this late.
-WAIT_SLICE_S: Final = 0.1
 #: The interval of reading the client's own positions while records arrive.
 POSITIONS_EVERY_S: Final = 0.5
 #: For the questions that explain a failed read.
@@ -91,6 +91,7 @@ class RangeReader:
         columns: names of `RECORD_SCHEMA` that `batches` fills; fewer are faster.
         batch_records: at most so many records in a batch.
         stall_timeout_s: without a position moving for so long, `ReadTimeoutError`; not from `turn`.
+        topic_ids: the ids of the topics to read, which the owner may add to; others stay as they are first read.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class RangeReader:
         columns: Collection[str] | None = None,
         batch_records: int = BATCH_RECORDS,
         stall_timeout_s: float = STALL_TIMEOUT_S,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         names = RECORD_SCHEMA.names if columns is None else list(columns)
         if unknown := set(names) - set(RECORD_SCHEMA.names):
@@ -113,10 +115,13 @@ class RangeReader:
         self.schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
         self._settings = settings
         self._isolation = isolation
-        self._config = settings.consumer(group_id=group_id, isolation=isolation)
-        self._batch_records = batch_records
-        self._stall_timeout_s = stall_timeout_s
         self._reasons = FaultReasons(settings.secret_values())
+        self._topic_ids = TopicIds(self._reasons, topic_ids)
+        self._config = settings.consumer(
+            group_id=group_id, isolation=isolation, defaults=fetch_settings(wanted)
+        )
+        self._taking = Taking(batch_records)
+        self._stall_timeout_s = stall_timeout_s
         self._all = {
             tp: Progress(tp, offsets, has_own_position=True)
             for tp, offsets in wanted.items()
@@ -187,8 +192,10 @@ class RangeReader:
         one = Progress(tp, wanted, has_own_position=tp not in self._all)
         consumer = self._open_consumer()
         self._topic_numbers.setdefault(tp.topic, len(self._topic_numbers))
+        self._topic_ids.begin(tp.topic)
         try:
             consumer.incremental_assign([one.start])
+            consumer.resume([one.start])  # It may have ended at a batch that cannot be read.
         except ck.KafkaException as error:
             raise translate(error, doing="reading", where=str(tp), reasons=self._reasons) from error
         self._all[tp] = self._unfinished[one.key] = one
@@ -208,8 +215,9 @@ class RangeReader:
 
         Raises:
             RecordsLostError: wanted offsets are no longer in the log, or the log was truncated; which.
-            CorruptRecordError: a checksum or codec fails; at which offset.
-            UnknownTopicError: a topic was deleted meanwhile.
+            CorruptRecordError: a checksum or codec fails; at which offsets.
+            RecordTooLargeError: a batch takes more memory than the client allows; at which offsets.
+            UnknownTopicError, TopicRecreatedError: a topic was deleted meanwhile, or deleted and created again.
             BrokerError: the cluster refuses the credentials, or a right is missing.
         """
         self._check_open()
@@ -237,6 +245,7 @@ class RangeReader:
                 self._unfinished.values(),
                 self._isolation,
                 quiet_s=self._stall_timeout_s,
+                throttled=self._reasons.throttled(),
                 timeout_s=EXPLAIN_TIMEOUT_S,
             )
 
@@ -245,9 +254,10 @@ class RangeReader:
 
         Raises:
             RecordsLostError: wanted offsets are no longer in the log; which.
-            CorruptRecordError: a checksum or codec fails; at which offset.
+            CorruptRecordError: a checksum or codec fails; at which offsets.
+            RecordTooLargeError: a batch takes more memory than the client allows; at which offsets.
             ReadTimeoutError: no position moved for the stall time; positions and ends.
-            UnknownTopicError: the topic was deleted meanwhile.
+            UnknownTopicError, TopicRecreatedError: the topic was deleted meanwhile, or deleted and created again.
             BrokerError: the cluster refuses, or cannot be reached.
         """
         for _, batch in self._rounds(self._batch_of):
@@ -311,11 +321,15 @@ class RangeReader:
     def _take(self, make: _Make[_T]) -> tuple[int, list[tuple[Progress, int, _T | None]]]:
         """Return the number of messages; the results of each run of one partition, with the offset after it."""
         messages = records = self._consume()
+        self._topic_ids.check(self._unfinished)
         if any(map(Message.error, messages)):
-            records = [one for one in messages if not one.error()]
+            records = without_passed_over(messages)
             self._keep_events(one for one in messages if one.error())
         runs: list[tuple[Progress, int, _T | None]] = []
-        for one, run, offsets in self._by_partition(records):
+        for run, offsets in runs_of_partitions(records, self._topic_numbers):
+            one = self._unfinished.get((run[0].topic() or "", run[0].partition() or 0))
+            if one is None:  # Finished or stopped while these were under way.
+                continue
             wanted, at = one.take(run, offsets)
             runs.append((one, int(offsets[-1]) + 1, make(one.tp, wanted, at) if wanted else None))
         return len(messages), runs
@@ -325,11 +339,7 @@ class RangeReader:
         consumer = self._open_consumer()
         try:
             with interruptible():
-                # Asking for many with a time-out would wait for all of them, at the end of every partition.
-                messages = consumer.consume(self._batch_records, 0)
-                if not messages:
-                    messages = consumer.consume(1, WAIT_SLICE_S)
-                    messages += consumer.consume(self._batch_records - 1, 0) if messages else []
+                messages = self._taking.take(consumer)
         except ck.KafkaException as error:
             raise translate(
                 error,
@@ -340,26 +350,6 @@ class RangeReader:
         if not messages:
             self._reasons.raise_if_hopeless(doing="reading", where=named(self._unfinished.values()))
         return messages
-
-    def _by_partition(
-        self, messages: list[Message]
-    ) -> Iterator[tuple[Progress, Sequence[Message], Int64Array]]:
-        """Divide messages into runs of one partition; the client delivers long runs by itself."""
-        count = len(messages)
-        if not count:
-            return
-        keys = np.fromiter(map(Message.partition, messages), np.int64, count)
-        if len(self._topic_numbers) > 1:
-            names = map(Message.topic, messages)
-            numbers = map(self._topic_numbers.__getitem__, names)
-            keys += np.fromiter(numbers, np.int64, count) << 32
-        offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-        starts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist()]
-        for start, end in zip(starts, [*starts[1:], count], strict=True):
-            first = messages[start]
-            one = self._unfinished.get((first.topic() or "", first.partition() or 0))
-            if one is not None:  # Else finished or stopped while these were under way.
-                yield one, messages[start:end], offsets[start:end]
 
     def _keep_events(self, messages: Iterable[Message]) -> None:
         """Queue the events of partitions that are being read, each for its present assignment."""
@@ -383,7 +373,8 @@ class RangeReader:
                 if not error.retriable:
                     raise
                 return  # The cluster is away. The next round asks again.
-            self._events.popleft()
+            if self._events and self._events[0][1] is message:
+                self._events.popleft()
             if moved:
                 self._settle(one)
                 yield one
@@ -401,15 +392,42 @@ class RangeReader:
         if is_out_of_range(error.code()):
             check_not_truncated(one, error)
             return self._restart(one)
+        if is_unreadable(error.code()):
+            return self._pass_over(one, error, client_position(message.offset()))
         fault = translate(
             error, doing="reading", where=f"{one.tp}@{message.offset()}", reasons=self._reasons
         )
-        if is_corrupt(error.code()):
-            raise CorruptRecordError(fault.message, at=f"{one.tp}@{message.offset()}")
         if not fault.retriable:
             raise fault
         self._reasons.add(error)
         return False
+
+    def _pass_over(self, one: Progress, error: ck.KafkaError, at: int | None) -> bool:
+        """Read on after a batch that cannot be read, if nothing in it is wanted; else raise its error."""
+        at = one.position if at is None else at
+        # What is below was handed out before.
+        moved = one.advance(at)
+        if one.is_done:
+            return moved
+        start = one.next_wanted()
+        if start == at or start <= one.sought:
+            # The client would fetch the batch again and again.
+            self._open_consumer().pause([one.start])
+            raise unreadable_error(
+                self._config,
+                one.tp,
+                at,
+                one.wanted,
+                error,
+                self._reasons,
+                timeout_s=EXPLAIN_TIMEOUT_S,
+            )
+        # It may be in the batch as well: then the error comes again. After its first error, the client takes the rest
+        # of what it fetched for batches at any offsets.
+        self._events = deque(kept for kept in self._events if kept[0] is not one)
+        one.advance(start)
+        self._assign_again(one)
+        return True
 
     def _ask_positions(self) -> Iterator[Progress]:
         """Move partitions whose client position went on without a record: over markers, aborted records."""
@@ -429,10 +447,13 @@ class RangeReader:
         """Read on where the log has wanted records; return whether that is a move. Raises `RecordsLostError`."""
         position = where_to_go_on(self._settings, one, timeout_s=EXPLAIN_TIMEOUT_S)
         moved = one.advance(position)
-        consumer = self._open_consumer()
+        self._assign_again(one)
+        return moved
+
+    def _assign_again(self, one: Progress) -> None:
+        consumer, one.sought = self._open_consumer(), one.position
         consumer.incremental_unassign([one.start])
         consumer.incremental_assign([one.start])
-        return moved
 
     def _settle(self, one: Progress) -> None:
         """Handle a moved position: the partition may be done, or before a large hole."""
@@ -440,6 +461,7 @@ class RangeReader:
             self._finish(one)
         elif (start := one.jump()) is not None:
             one.advance(start)
+            one.sought = start
             # Only a shortcut: reading on through the hole gives the same records.
             with suppress(ck.KafkaException):
                 self._open_consumer().seek(one.start)
@@ -471,28 +493,6 @@ class RangeReader:
     def _open_consumer(self) -> ck.Consumer:
         self._check_open()
         if self._consumer is None:
-            self._consumer = open_client(ck.Consumer, self._config, self._reasons)
+            config = self._topic_ids.configured(self._config)
+            self._consumer = open_client(ck.Consumer, config, self._reasons, lines=self._topic_ids)
         return self._consumer
-
-
-def read_ranges(
-    settings: ClientSettings,
-    group_id: str,
-    isolation: Isolation,
-    wanted: Mapping[TopicPartition, OffsetSet],
-    *,
-    columns: Collection[str] | None = None,
-    batch_records: int = BATCH_RECORDS,
-    stall_timeout_s: float = STALL_TIMEOUT_S,
-) -> Iterator[pa.RecordBatch]:
-    """Run `RangeReader.batches` in one call; every argument can be pickled, so executors can run it."""
-    with RangeReader(
-        settings,
-        group_id,
-        isolation,
-        wanted,
-        columns=columns,
-        batch_records=batch_records,
-        stall_timeout_s=stall_timeout_s,
-    ) as reader:
-        yield from reader.batches()

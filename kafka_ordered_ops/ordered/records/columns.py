@@ -17,7 +17,7 @@ from kafka_ordered_ops.ordered.records.pieces import Piece
 _LATE: Final = pa.field("late", pa.bool_(), nullable=False)
 
 #: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
-#: been planned.
+#: been planned, or is stamped before the interval that holds it.
 STAGE_SCHEMA: Final = RECORD_SCHEMA.append(_LATE)
 
 _SPARK_TYPES: dict[str, Any] = {
@@ -37,9 +37,9 @@ _SPARK_TYPES: dict[str, Any] = {
 #: The same in Spark: time in microseconds, every column nullable, and the window's id.
 SPARK_SCHEMA: Final = pa.schema(_SPARK_TYPES)
 
-#: `STAGE_SCHEMA` as Spark writes it down.
+#: `STAGE_SCHEMA` as Spark writes it down. What `timestamp` means there is a setting of the session.
 STAGE_DDL: Final = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, "
+    "topic string, partition int, offset bigint, timestamp timestamp_ltz, timestamp_type int, key binary, "
     "value binary, headers array<struct<key: string, value: binary>>, late boolean"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,16 @@ _BUFFER_BYTES: Final = 1024 * 1024
 _FOOTER_BYTES: Final = 64 * 1024
 
 
+#: Of a check whether files may be written, before it is removed; and of a small file, before it has its name.
+TRY_PREFIX: Final = ".koo-try-"
+_SCRAP: Final = re.compile(rf"{re.escape(TRY_PREFIX)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{8}}\.tmp")
+
+
+def is_scrap(path: str) -> bool:
+    """Return whether a path is of a file that only a killed process leaves."""
+    return _SCRAP.fullmatch(path.rpartition("/")[2]) is not None
+
+
 class HdfsFiles:
     """The files below one root in HDFS. A change is durable when the call returns.
 
@@ -31,8 +42,8 @@ class HdfsFiles:
 
     def __init__(self, door: Door, root: str) -> None:
         self._door, self._root = door, root
-        #: Those that this process has, the innermost one last.
-        self._held: tuple[Turn, ...] = ()
+        #: The one that this process has.
+        self._turn: Turn | None = None
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -108,13 +119,27 @@ class HdfsFiles:
     def write(self, path: str, content: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
         temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-        if self._held:
-            temporary = self._held[-1].temporary()
+        if self._turn is not None:
+            temporary = self._turn.temporary()
+        self._put(temporary, path, content, overwrite=True)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a small file unless there is one; return whether it was written."""
+        temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            self._put(temporary, path, content, overwrite=False)
+        except OSError:
+            if self.exists(path):
+                return False
+            raise
+        return True
+
+    def _put(self, temporary: str, path: str, content: bytes, *, overwrite: bool) -> None:
         try:
             upload = self._door.create(temporary)
             upload.write(content)
             _complete(upload)
-            self._door.rename(temporary, path, overwrite=True)
+            self._door.rename(temporary, path, overwrite=overwrite)
         except OSError:
             with suppress(OSError):
                 self._door.delete(temporary, recursive=False)
@@ -126,8 +151,12 @@ class HdfsFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Rename a folder in one step; `target` does not exist."""
-        if not any(turn.rename(source, target) for turn in reversed(self._held)):
+        if self._turn is None or not self._turn.rename(source, target):
             self._door.rename(source, target, overwrite=False)
+
+    def exchange(self, one: str, other: str) -> bool:
+        """Return False: HDFS has no such operation."""
+        return False
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step."""
@@ -140,7 +169,7 @@ class HdfsFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it."""
-        if not any(turn.remove(path) for turn in reversed(self._held)):
+        if self._turn is None or not self._turn.remove(path):
             self._door.delete(path, recursive=True)
 
     def remove_if_empty(self, folder: str) -> None:
@@ -149,10 +178,11 @@ class HdfsFiles:
             self._door.delete(folder, recursive=False)
 
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
-        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+        """Yield of a folder and all that is in it, or of a file: whether it is a file, its size and when it was written, in s."""
         try:
-            yield False, 0, self._door.entry(folder).modified_ms / 1000
-            for one in self._door.listed(folder):
+            itself = self._door.entry(folder)
+            yield not itself.is_folder, itself.size, itself.modified_ms / 1000
+            for one in self._door.listed(folder) if itself.is_folder else ():
                 if one.is_folder:
                     yield from self.below(f"{folder}/{one.name}")
                 else:
@@ -166,14 +196,14 @@ class HdfsFiles:
 
     @contextmanager
     def locked(self, folder: str, window_folder: str) -> Iterator[None]:
-        """Take the window's turn; see `turn`. Inside another turn, both hold.
+        """Take the window's turn; see `turn`. A process that has a turn takes no other one: two could wait for each other.
 
         Raises:
             SinkError: another process did not end its turn in time.
         """
         turn = Turn(self._door, folder, window_folder, self._root)
         turn.take()
-        outer, self._held = self._held, (*self._held, turn)
+        self._turn = turn
         try:
             yield
         except BaseException:
@@ -184,7 +214,7 @@ class HdfsFiles:
         else:
             turn.end()
         finally:
-            self._held = outer
+            self._turn = None
 
 
 def _complete(upload: Upload) -> None:

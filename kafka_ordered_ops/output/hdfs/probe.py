@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.hdfs.door import Door, check_options, open_door, surroundings
+from kafka_ordered_ops.output.hdfs.files import TRY_PREFIX
 
 #: The caller waits for a plan: fail soon.
 ANSWER_WAIT_S: Final = 20.0
@@ -42,7 +43,7 @@ def _probed(
 
 
 def _write(door: Door, root: str, folder: str) -> None:
-    path = f"{folder}/.koo-try-{uuid.uuid4().hex}"
+    path = f"{folder}/{TRY_PREFIX}{uuid.uuid4().hex}"
     try:
         upload = door.create(path)
         # A name node may be in reach where its data nodes are not.

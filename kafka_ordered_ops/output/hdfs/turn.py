@@ -30,12 +30,16 @@ LOST_AFTER_S: Final = 10.0
 WAIT_S: Final = 60.0
 _POLL_S: Final = 0.05
 
-_TURNS: Final = ".turns"
+#: The folder of all turns, among the stages.
+TURNS: Final = ".turns"
 _NEW: Final = ".new-"
 #: Names in a turn that are not what somebody wants back.
 _SCRAP: Final = "~scrap-"
 #: What is published, and in its names in a turn a folder of folders: no window's folder has this in its name.
 _OUTPUT: Final = "output"
+#: What is beside it: of the windows' markers, and of what is on its way for the instant of a replacement.
+_CONTROL: Final = "control"
+_CONTROLLED: Final = ("windows", "swap")
 _BELOW: Final = "~in~"
 
 
@@ -51,13 +55,16 @@ class Turn:
 
     def __init__(self, door: Door, stages: str, window_folder: str, root: str) -> None:
         self._door = door
-        self._turns = f"{stages}/{_TURNS}"
+        self._turns = f"{stages}/{TURNS}"
         self._place = f"{self._turns}/{window_folder.rpartition('/')[2]}"
         self._token = uuid.uuid4().hex
         self._numbers = itertools.count()
         #: Where what passes through the turn belongs, by the name of its folder in it.
-        windows = f"{stages.rpartition('/')[0]}/windows"
-        self._homes = {_OUTPUT: root, "stage": window_folder, "windows": windows}
+        self._homes = {
+            _OUTPUT: root,
+            "stage": window_folder,
+            _CONTROL: stages.rpartition("/")[0],
+        }
         self._shown_at = time.monotonic()
 
     @property
@@ -218,6 +225,9 @@ class Turn:
         for key, one in self._homes.items():
             if one == home:
                 return f"{self._mine}/{key}/{name}"
+        for one in _CONTROLLED:
+            if home == f"{self._homes[_CONTROL]}/{one}":
+                return f"{self._mine}/{_CONTROL}/{one}{_BELOW}{name}"
         root = self._homes[_OUTPUT]
         if is_partition(home.removeprefix(f"{root}/")):
             return f"{self._mine}/{_OUTPUT}/{path.removeprefix(f'{root}/').replace('/', _BELOW)}"

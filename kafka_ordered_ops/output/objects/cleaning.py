@@ -9,11 +9,12 @@ from typing import Any
 
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import UNDER_WAY_NAME, as_sink_error
-from kafka_ordered_ops.output.layout import stages_folder
-from kafka_ordered_ops.output.leftovers import Left
-from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL
+from kafka_ordered_ops.output.layout import Layout, stages_folder
+from kafka_ordered_ops.output.leftovers import Left, told_by
+from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL, SEAL_BYTES_MAX
+from kafka_ordered_ops.output.objects.reading import shown_output
+from kafka_ordered_ops.output.objects.root_owner import found_owner
 from kafka_ordered_ops.output.objects.store import Listed, open_store
-from kafka_ordered_ops.output.ownership import first_group
 
 #: Objects that say whose an attempt is.
 _MARKS = (SEAL, f"/{DRAFT_SEAL}", f"/{UNDER_WAY_NAME}")
@@ -26,12 +27,25 @@ class ObjectLeftovers:
     """The stages of a root in an object store."""
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._root, self._store = root, open_store(root, storage_options)
+        self.root, self._store = root, open_store(root, storage_options)
         self._stages = stages_folder(root)
+
+    def owner(self) -> str | None:
+        """Return the ledger that the root belongs to; None if nothing was staged yet."""
+        with as_sink_error(f"the owner of {self.root} cannot be looked at"):
+            owner, _ = found_owner(self._store, self.root)
+        return None if owner is None else owner.ledger_id
+
+    def shown(self, left: Left) -> Layout | None:
+        """Return what readers see of the window of an attempt; None if they see nothing of it."""
+        if left.told.window_id is None:
+            return None
+        with as_sink_error(f"the windows below {self.root} cannot be looked at"):
+            return shown_output(self._store, Layout(self.root, left.told.window_id, "none", 0))
 
     def found(self) -> list[Left]:
         """Return what attempts have left: one attempt's seal, parts and drafts together."""
-        with as_sink_error(f"the stages of {self._root} cannot be looked at"):
+        with as_sink_error(f"the stages of {self.root} cannot be looked at"):
             staged = self._listed(self._stages)
             return [
                 self._left(place, {name: staged[name] for name in names})
@@ -57,7 +71,7 @@ class ObjectLeftovers:
 
     def remove_probes(self, before: datetime) -> int:
         """Remove what killed processes have left of their checks of the store."""
-        folder = f"{control_folder(self._root)}/probe"
+        folder = f"{control_folder(self.root)}/probe"
         with as_sink_error(f"{folder} cannot be cleaned"):
             listed = self._store.listed(folder)
             old = [name for name, one in listed.items() if one.modified < before]
@@ -75,7 +89,10 @@ class ObjectLeftovers:
         return Left(
             window,
             attempt,
-            first_group(one.content for one in contents if one is not None),
+            told_by(
+                (one.content for one in contents if one is not None), limit_bytes=SEAL_BYTES_MAX
+            ),
+            any(name.endswith(SEAL) for name in objects),
             len(objects),
             sum(one.size for one in objects.values()),
             max(one.modified for one in objects.values()),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The footer of most Parquet files is in here, which is one request.
 _TAIL_BYTES: Final = 64 * 1024
+#: A longer footer than any of this package's files: whoever wrote it, it is not read.
+_FOOTER_BYTES_MAX: Final = 64 * 1024**2
 _MAGIC: Final = b"PAR1"
 
 
@@ -48,7 +50,7 @@ class ObjectFiles:
         tail = self._store.tail(path, _TAIL_BYTES)
         if len(tail) == _TAIL_BYTES and tail[-4:] == _MAGIC:
             length = int.from_bytes(tail[-8:-4], "little") + 8
-            if length > len(tail):
+            if len(tail) < length <= _FOOTER_BYTES_MAX:
                 tail = self._store.tail(path, length)
         return io.BytesIO(tail)
 

@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.core.window.window import safe_name
-from kafka_ordered_ops.output.address import control_folder
-from kafka_ordered_ops.output.layout import Layout, Output
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, once
+from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
+from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, control_folder
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, Output
 
 #: Version of the JSON in manifests and seals.
 _VERSION: Final = 1
 
 #: A window of a hundred thousand files has less.
-SEAL_BYTES_MAX: Final = 64 * 1024**2
+SEAL_BYTES_MAX: Final = SMALL_BYTES_MAX
 
 SEAL: Final = "~seal.json"
 #: In a draft's folder: what becomes the stage's seal.
 DRAFT_SEAL: Final = "_window.json"
 
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+-\d+-(\d+)-part-\d{5,}\.parquet")
+_FILE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-\d+-(\d+)-part-\d{5,}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,21 @@ class Manifest:
         except (JsonError, KeyError, TypeError):
             return None
 
+    def missing(self, output: Layout, present: Mapping[str, int]) -> int:
+        """Return how many of its files are not among those that are in an output's place."""
+        folder = output.final_path.removeprefix(f"{output.root}/")
+        there = {f"{folder}/{name}": size for name, size in present.items()}
+        return sum(there.get(path) != size for path, size in self.files.items())
+
+
+def visible(output: Layout, manifest: Manifest | None, present: Mapping[str, int]) -> str:
+    """Return a sentence on what is in the place of an output's window."""
+    if manifest is None or (shown := manifest.output) is None:
+        return f"{output.final_path} has no output of this package."
+    holds = f"{output.final_path} holds attempt {shown.attempt} of claim {shown.claim_id}"
+    missing = manifest.missing(output, present)
+    return f"{holds}, of which {missing:,} files are gone." if missing else f"{holds}."
+
 
 def manifests_folder(root: str) -> str:
     """Return where the manifests of a root are."""
@@ -128,7 +143,27 @@ def final_name(output: Layout, generation: int, number: int) -> str:
 def generation_of(name: str) -> int | None:
     """Return the generation of a published file; None for a file that is not of this package."""
     found = _FILE_NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    return None if found is None else int(found[2])
+
+
+def is_own_file(output: Layout, path: str) -> bool:
+    """Return whether a path below the root is that of a published file of an output's window, whatever its times."""
+    *above, folder, name = ["", *path.split("/")]
+    digest = digest_in(folder.removeprefix(WINDOW_PREFIX))
+    return (
+        generation_of(name) is not None
+        and folder.startswith(WINDOW_PREFIX)
+        and digest == id_digest(output.window_id)
+        # Folders of dates and hours.
+        and not {".", ".."} & set(above)
+        and "" not in above[1:]
+    )
+
+
+def claim_of(name: str) -> str | None:
+    """Return the claim of a published file; None for a file that is not of this package."""
+    found = _FILE_NAME.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def _described(output: Layout) -> dict[str, Any]:
@@ -145,7 +180,7 @@ def _output(value: Any, like: Output) -> Output:
 def _files(fields: Fields) -> dict[str, int]:
     if (version := fields.integer("version")) != _VERSION:
         raise JsonError(f"version {version}; this package reads version {_VERSION}")
-    files = fields.anything("files")
-    if not isinstance(files, list):
-        raise JsonError("files are a list")
-    return {str(one["path"]): int(one["bytes"]) for one in files}
+    return once(
+        ((one.text("path"), one.integer("bytes", least=0)) for one in fields.objects("files")),
+        "file",
+    )

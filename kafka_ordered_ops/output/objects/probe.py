@@ -6,13 +6,25 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from threading import Barrier
+from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX
-from kafka_ordered_ops.output.objects.store import Store, check_options, open_store, surroundings
+from kafka_ordered_ops.output.objects.store import (
+    State,
+    Store,
+    all_at_once,
+    check_options,
+    open_store,
+    surroundings,
+)
+
+#: Writers at the same moment: some stores look first and write later.
+_RACERS: Final = 8
+_GATE_S: Final = 60.0
 
 
 def check_store(root: str, storage_options: Mapping[str, Any] | None) -> None:
@@ -60,8 +72,26 @@ def _probe(root: str, options: Mapping[str, Any]) -> None:
 
 
 def _honours_conditions(store: Store, path: str) -> bool:
-    first = store.put_if(path, b"1", None)
-    if first is None or store.put_if(path, b"2", None) is not None:
+    """Return whether, of several writers at the same moment and one that comes late, at most one is let in."""
+    created = _raced(store, path, None)
+    if created is None or store.put_if(path, b"late", None) is not None:
         return False
-    second = store.put_if(path, b"3", first)
-    return second is not None and store.put_if(path, b"4", first) is None
+    replaced = _raced(store, path, created)
+    return replaced is not None and store.put_if(path, b"late", created) is None
+
+
+def _raced(store: Store, path: str, seen: State | None) -> State | None:
+    """Return the object's state after a race of writers that have all seen the same; None if it had two winners."""
+    gate = Barrier(_RACERS)
+
+    def write(content: bytes) -> State | None:
+        gate.wait(_GATE_S)
+        return store.put_if(path, content, seen)
+
+    contents = [b"%d of %s" % (n, repr(seen).encode()) for n in range(_RACERS)]
+    answers = all_at_once(write, contents)
+    found = store.get(path)
+    # None has won where the winner's answer was lost, and it asked again.
+    if sum(one is not None for one in answers) > 1 or found is None:
+        return None
+    return found.state if found.content in contents else None

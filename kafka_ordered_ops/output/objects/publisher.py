@@ -13,12 +13,14 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.window.ownership import check_may_replace
 from kafka_ordered_ops.output.contents import Holding, check_rows, rows_in
 from kafka_ordered_ops.output.filesystem import (
     UNDER_WAY_NAME,
@@ -33,17 +35,21 @@ from kafka_ordered_ops.output.objects.layout import (
     SEAL_BYTES_MAX,
     Manifest,
     Seal,
+    claim_of,
     final_name,
     generation_of,
+    is_own_file,
     manifest_path,
     seal_path,
+    visible,
 )
 from kafka_ordered_ops.output.objects.reading import check_windows
+from kafka_ordered_ops.output.objects.root_owner import check_root, own_root, record_group
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
-    check_same_owner,
+    check_not_fewer,
     first_group,
     under_way,
 )
@@ -55,6 +61,8 @@ _log = logging.getLogger(__name__)
 #: Publishers of one window, one after the other, that may be in the way of one.
 _TURNS: Final = 12
 _PAUSE_S: Final = 0.05
+
+_Decision = TypeVar("_Decision")
 
 
 class _Seen(NamedTuple):
@@ -81,13 +89,18 @@ class ManifestPublisher:
 
     # --- a job's draft -----------------------------------------------------------------------------
 
+    def check_root(self, output: Layout) -> None:
+        """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
+        with as_sink_error(f"stages below {output.root} cannot be made"):
+            own_root(self._store, output)
+            self._check_partitions(output)
+
     def make(self, output: Layout, token: str) -> None:
         """Begin a draft, once nothing is in the way of its publication."""
         path = output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be made"):
-            self._check_place(output, self._seen(output), self._published_sizes(output))
-            self._check_partitions(output)
-            self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output.group_id))
+            self._decided(output, partial(self._check_place, output))
+            self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: count what its files hold, then name them."""
@@ -140,16 +153,17 @@ class ManifestPublisher:
     def shown(self, output: Output) -> Output | None:
         """Return what readers see, if that is this very attempt's and all of its files are there."""
         with as_sink_error(f"{output.final_path} cannot be looked at"):
-            manifest = self._seen(output).manifest
-            if manifest is None or manifest.output is None:
-                return None
-            present = self._published_sizes(manifest.output)
-            shows = self._shows(manifest.output, manifest, present)
-            return (
-                _like(output, manifest.output)
-                if shows and output.is_mine(manifest.output)
-                else None
-            )
+            for _ in range(_TURNS):
+                seen = self._seen(output)
+                if seen.manifest is None or (shown := seen.manifest.output) is None:
+                    return None
+                if not output.is_mine(shown):
+                    return None
+                if self._shows(shown, seen.manifest, self._published_sizes(shown)):
+                    return _like(output, shown)
+                if self._seen(output).state == seen.state:
+                    return None
+            return None
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage, if there is one."""
@@ -162,7 +176,13 @@ class ManifestPublisher:
         if (joined := self.staged(whole) or self.shown(whole)) is not None:
             return joined
         with as_sink_error(f"the parts of window {whole.window_id} cannot be joined"):
-            seals = [self._seal_of_part(part) for part in parts]
+            try:
+                seals = [self._seal_of_part(part) for part in parts]
+            except SinkError:
+                # Another process may have joined and published them since.
+                if (joined := self.staged(whole) or self.shown(whole)) is not None:
+                    return joined
+                raise
             files = {path: size for seal in seals for path, size in seal.files.items()}
             rows = [
                 None if one.output.holding is None else one.output.holding.rows for one in seals
@@ -186,9 +206,9 @@ class ManifestPublisher:
     def check_ready(self, output: Layout) -> None:
         """Raise what `publish` would raise; nothing is changed."""
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
+            check_root(self._store, output)
             output = self._place(output)
-            seen, present = self._seen(output), self._published_sizes(output)
-            if self._to_publish(output, seen, present, again=False) is not None:
+            if self._decided(output, partial(self._to_publish, output, again=False))[2] is not None:
                 self._check_partitions(output)
 
     def publish(self, output: Layout) -> None:
@@ -196,8 +216,10 @@ class ManifestPublisher:
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
             output = self._place(output)
             for turn in range(_TURNS):
-                seen, present = self._seen(output), self._published_sizes(output)
-                seal = self._to_publish(output, seen, present, again=turn > 0)
+                decide = partial(self._to_publish, output, again=turn > 0)
+                seen, present, seal = self._decided(output, decide)
+                if seal is not None and turn == 0:
+                    record_group(self._store, output)
                 if seal is None or self._publish(output, seal, seen, present):
                     self._clean(output)
                     return
@@ -208,6 +230,23 @@ class ManifestPublisher:
             "same window meanwhile. Run the same window again once those processes have ended",
             window_id=output.window_id,
         )
+
+    def _decided(
+        self, output: Layout, decide: Callable[[_Seen, Mapping[str, int]], _Decision]
+    ) -> tuple[_Seen, Mapping[str, int], _Decision]:
+        """Return the manifest, the files where readers look, and what is decided by both.
+
+        Each is looked at on its own, and so is the stage. A refusal counts only if the manifest is still the same after
+        it: otherwise another publisher has come to its end in between, and removed what was looked for.
+        """
+        for turn in range(_TURNS + 1):
+            seen, present = self._seen(output), self._published_sizes(output)
+            try:
+                return seen, present, decide(seen, present)
+            except SinkError:
+                if turn == _TURNS or self._seen(output).state == seen.state:
+                    raise
+        raise AssertionError
 
     def _place(self, output: Output) -> Output:
         """Return the output where its stage says that it belongs: another job of the attempt may have written it."""
@@ -232,20 +271,23 @@ class ManifestPublisher:
         """
         manifest = seen.manifest
         shown = manifest is not None and self._shows(output, manifest, present)
-        if manifest is not None and shown and (again or manifest.output == output):
+        if shown and again:
             return None
         seal = self._seal(output)
+        lost = None if seal is None else self._lost(output, seal)
+        if shown and (seal is None or lost is not None):
+            # A publisher removes the stage; a process that joins the parts meanwhile may name them again.
+            return None
         if seal is None:
-            if shown:
-                return None
-            # Whoever publishes removes what older attempts have staged.
             _check_newest(output, manifest)
-            raise output.no_stage_error(self._visible(output, manifest, present))
-        if (lost := self._lost(output, seal)) is not None:
-            visible = self._visible(output, manifest, present)
-            raise output.changed_stage_error(f"{output.stage_path}~", lost, visible)
+            raise output.no_stage_error(visible(output, manifest, present))
+        if lost is not None:
+            told = visible(output, manifest, present)
+            raise output.changed_stage_error(f"{output.stage_path}~", lost, told)
         self._check_place(output, seen, present)
         _check_newest(output, manifest)
+        if manifest is not None and manifest.output is not None:
+            check_not_fewer(seal.output, manifest.output)
         return seal
 
     def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
@@ -345,8 +387,13 @@ class ManifestPublisher:
         self._store.delete(older)
 
     def _remove_left(self, output: Layout, manifest: Manifest) -> None:
-        """Remove the files in other folders that the manifest no longer needs."""
-        left = [path for path in manifest.left if path not in manifest.files]
+        """Remove the files in other folders of this window that the manifest no longer needs."""
+        left = [
+            path
+            for path in manifest.left
+            # Others may have written the manifest: no other window's file goes, and nobody else's.
+            if path not in manifest.files and is_own_file(output, path)
+        ]
         self._store.delete([f"{output.root}/{path}" for path in left])
 
     def _is_worthless(self, output: Layout, name: str) -> bool:
@@ -377,14 +424,17 @@ class ManifestPublisher:
             self._store.delete([f"{output.window_folder}/{name}" for name in chosen])
 
     def _check_place(self, output: Layout, seen: _Seen, present: Mapping[str, int]) -> None:
-        """Raise `SinkError` for a window of another group, or files of another program."""
+        """Raise `SinkError` for a window of another owner, or files of another program."""
         if seen.manifest is not None and seen.manifest.output is not None:
-            check_same_owner(output, seen.manifest.output)
+            shown = seen.manifest.output
+            check_may_replace(output.publisher, shown.owner, shown.final_path)
             return
-        if strangers := [name for name in present if generation_of(name) is None]:
+        # Without a manifest they are what killed publishers of this window have copied; or the manifest was lost.
+        claims = output.publisher.claims
+        if strangers := [name for name in present if claim_of(name) not in claims]:
             raise SinkError(
                 f"{output.final_path}/{strangers[0]} is in the way of window {output.window_id}: another program wrote "
-                f"it ({len(strangers)} in all). Move them away, then run the window again",
+                f"it, or its manifest is gone ({len(strangers)} in all). Move them away, then run the window again",
                 window_id=output.window_id,
             )
 
@@ -434,24 +484,7 @@ class ManifestPublisher:
 
     def _shows(self, output: Layout, manifest: Manifest, present: Mapping[str, int]) -> bool:
         """Return whether readers see this attempt's output, with all its files."""
-        return output.is_mine(manifest.output) and not _missing(output, manifest, present)
-
-    def _visible(
-        self, output: Layout, manifest: Manifest | None, present: Mapping[str, int]
-    ) -> str:
-        """Return a sentence on what is in the window's place."""
-        if manifest is None or manifest.output is None:
-            return f"{output.final_path} has no output of this package."
-        shown = manifest.output
-        holds = f"{output.final_path} holds attempt {shown.attempt} of claim {shown.claim_id}"
-        missing = _missing(output, manifest, present)
-        return f"{holds}, of which {missing:,} files are gone." if missing else f"{holds}."
-
-
-def _missing(output: Layout, manifest: Manifest, present: Mapping[str, int]) -> int:
-    folder = output.final_path.removeprefix(f"{output.root}/")
-    there = {f"{folder}/{name}": size for name, size in present.items()}
-    return sum(there.get(path) != size for path, size in manifest.files.items())
+        return output.is_mine(manifest.output) and not manifest.missing(output, present)
 
 
 def _check_newest(output: Layout, manifest: Manifest | None) -> None:

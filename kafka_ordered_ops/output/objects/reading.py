@@ -11,7 +11,13 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.output.layout import Layout, stages_folder
-from kafka_ordered_ops.output.objects.layout import SEAL, Manifest, Seal, manifests_folder
+from kafka_ordered_ops.output.objects.layout import (
+    SEAL,
+    Manifest,
+    Seal,
+    manifest_path,
+    manifests_folder,
+)
 from kafka_ordered_ops.output.objects.store import REQUESTS_AT_ONCE, Store, open_store
 from kafka_ordered_ops.output.partitions import STAGED_EXAMPLES, check_place, check_staged
 
@@ -37,6 +43,12 @@ def published_files(
         for one in manifests
         if one is not None and one.output is not None
     }
+
+
+def shown_output(store: Store, place: Layout) -> Layout | None:
+    """Return the output that readers see of a window; None if they see none. Raise as `published_files`."""
+    manifest = _manifest(store, place.root, manifest_path(place))
+    return None if manifest is None else manifest.output
 
 
 def check_windows(

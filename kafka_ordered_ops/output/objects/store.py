@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.output.address import Address, address_of
+from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, Address, address_of
+from kafka_ordered_ops.output.objects.faults import raise_named, reason_of, ridden_out
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,7 +42,8 @@ _PARTS_MAX: Final = 9_000
 
 #: A copy of some GB is one request, which answers at its end.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)}
-_RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(minutes=2)}
+#: Of one call of the library; see `faults`.
+_RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(minutes=1)}
 
 #: Options of the connection; all others are of the store.
 _CLIENT_KEYS: Final = frozenset(
@@ -75,28 +78,8 @@ _PLACE_OF_AZURE: Final = re.compile(
 )
 _CREDENTIAL_PROVIDER: Final = "credential_provider"
 
-#: The rights that an operation needs, by the store.
-_RIGHTS: Final = {
-    "s3": {
-        "get": "s3:GetObject (and s3:ListBucket)",
-        "put": "s3:PutObject",
-        "copy": "s3:GetObject and s3:PutObject",
-        "list": "s3:ListBucket",
-        "delete": "s3:DeleteObject",
-    },
-    "gs": {
-        "get": "storage.objects.get",
-        "put": "storage.objects.create and storage.objects.delete (to replace)",
-        "copy": "storage.objects.get and storage.objects.create",
-        "list": "storage.objects.list",
-        "delete": "storage.objects.delete",
-    },
-    "abfss": dict.fromkeys(
-        ("get", "put", "copy", "list", "delete"), "the role Storage Blob Data Contributor"
-    ),
-}
-
-_REASON_LENGTH_MAX: Final = 300
+_Argument = TypeVar("_Argument")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -148,14 +131,19 @@ class Store:
         self._address, self._store = address, store
 
     def get(self, path: str) -> Found | None:
-        """Return an object; None if there is none."""
+        """Return a small object, cut one byte behind `SMALL_BYTES_MAX`; None if there is none."""
         import obstore
 
+        store, key, end = self._store, self._key(path), SMALL_BYTES_MAX + 1
+
+        def get() -> Found:
+            found = obstore.get(store, key)
+            small = found.meta["size"] < end
+            some = found.bytes() if small else obstore.get_range(store, key, start=0, end=end)
+            return Found(bytes(some), State(found.meta["e_tag"], found.meta["version"]))
+
         try:
-            with self._named("get", path):
-                found = obstore.get(self._store, self._key(path))
-                state = State(found.meta["e_tag"], found.meta["version"])
-                return Found(bytes(found.bytes()), state)
+            return self._asked("get", path, get)
         except FileNotFoundError:
             return None
 
@@ -164,7 +152,8 @@ class Store:
         import obstore
 
         key = self._key(path)
-        with self._named("get", path):
+
+        def tail() -> bytes:
             if self._address.scheme != "abfss":
                 found = obstore.get(self._store, key, options={"range": {"suffix": length}})
                 return bytes(found.bytes())
@@ -172,12 +161,14 @@ class Store:
             size = obstore.head(self._store, key)["size"]
             return bytes(obstore.get_range(self._store, key, start=max(0, size - length), end=size))
 
-    def put(self, path: str, content: Any) -> None:
+        return self._asked("get", path, tail)
+
+    def put(self, path: str, content: bytes | memoryview) -> None:
         """Write an object, by one request: it is there whole or not at all, and no upload is left pending."""
         import obstore
 
-        with self._named("put", path):
-            obstore.put(self._store, self._key(path), content, use_multipart=False)
+        key, given = self._key(path), cast("Any", content)
+        self._asked("put", path, lambda: obstore.put(self._store, key, given, use_multipart=False))
 
     def put_if(self, path: str, content: bytes, seen: State | None) -> State | None:
         """Write an object unless another process has written it since; return its new state.
@@ -193,29 +184,30 @@ class Store:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mode: Any = "create" if seen is None else seen.mode()
-        with self._named("put", path):
+        key, mode = self._key(path), cast("Any", "create" if seen is None else seen.mode())
+
+        def put() -> State | None:
             try:
-                written = obstore.put(
-                    self._store, self._key(path), content, mode=mode, use_multipart=False
-                )
+                written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 return None
             return State(written["e_tag"], written["version"])
+
+        return self._asked("put", path, put)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy objects: within the store, some at a time, but those that no store copies through this process."""
         import obstore
 
         def copy(one: Copy) -> None:
-            with self._named("copy", one.source):
-                obstore.copy(self._store, self._key(one.source), self._key(one.target))
+            source, target = self._key(one.source), self._key(one.target)
+            self._asked("copy", one.source, lambda: obstore.copy(self._store, source, target))
 
-        _all_at_once(copy, [one for one in copies if one.size <= COPIED_BY_ONE_REQUEST_MAX])
+        all_at_once(copy, [one for one in copies if one.size <= COPIED_BY_ONE_REQUEST_MAX])
         # One after the other: so much memory as one needs is taken only once.
         for one in copies:
             if one.size > COPIED_BY_ONE_REQUEST_MAX:
-                self._copy_by_parts(one)
+                self._asked("copy", one.source, partial(self._copy_by_parts, one))
 
     def _copy_by_parts(self, one: Copy) -> None:
         """Read an object and write it elsewhere, in parts; it is there whole or not at all."""
@@ -223,7 +215,7 @@ class Store:
 
         source = self._key(one.source)
         part = max(_PART_BYTES, -(-one.size // _PARTS_MAX))
-        with self._named("copy", one.source), ThreadPoolExecutor(1, "parts") as reader:
+        with ThreadPoolExecutor(1, "parts") as reader:
             e_tag = obstore.head(self._store, source)["e_tag"]
 
             def read(start: int) -> Any:
@@ -255,32 +247,37 @@ class Store:
         import obstore
 
         prefix = f"{self._key(folder)}/"
-        found = {}
-        with self._named("list", folder):
-            for batch in obstore.list(self._store, prefix=prefix):
-                for one in batch:
-                    name = one["path"].removeprefix(prefix)
-                    found[name] = Listed(one["size"], one["last_modified"])
-        return dict(sorted(found.items()))
+
+        def listed() -> dict[str, Listed]:
+            return {
+                one["path"].removeprefix(prefix): Listed(one["size"], one["last_modified"])
+                for batch in obstore.list(self._store, prefix=prefix)
+                for one in batch
+            }
+
+        return dict(sorted(self._asked("list", folder, listed).items()))
 
     def some(self, folder: str) -> list[str]:
         """Return the names of some objects below a folder, by one request: of all of them where they are few."""
         import obstore
 
         prefix = f"{self._key(folder)}/"
-        with self._named("list", folder):
-            for batch in obstore.list(self._store, prefix=prefix, chunk_size=_SOME):
-                return [one["path"].removeprefix(prefix) for one in batch]
-        return []
+
+        def some() -> list[str]:
+            batch = next(iter(obstore.list(self._store, prefix=prefix, chunk_size=_SOME)), ())
+            return [one["path"].removeprefix(prefix) for one in batch]
+
+        return self._asked("list", folder, some)
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder, sorted."""
         import obstore
 
         prefix = f"{self._key(folder)}/"
-        with self._named("list", folder):
-            found = obstore.list_with_delimiter(self._store, prefix=prefix)
-            return sorted(one.removeprefix(prefix).rstrip("/") for one in found["common_prefixes"])
+        found = self._asked(
+            "list", folder, lambda: obstore.list_with_delimiter(self._store, prefix=prefix)
+        )
+        return sorted(one.removeprefix(prefix).rstrip("/") for one in found["common_prefixes"])
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects; one that is not there is no error."""
@@ -290,8 +287,11 @@ class Store:
         batches = [keys[n : n + _DELETED_AT_ONCE] for n in range(0, len(keys), _DELETED_AT_ONCE)]
         for batch in batches:
             try:
-                with self._named("delete", f"{self._bucket}/{batch[0]}"):
-                    obstore.delete(self._store, batch)
+                self._asked(
+                    "delete",
+                    f"{self._bucket}/{batch[0]}",
+                    partial(obstore.delete, self._store, batch),
+                )
             except FileNotFoundError:
                 # Some stores then leave the others where they are.
                 for key in batch:
@@ -300,11 +300,8 @@ class Store:
     def _delete_one(self, key: str) -> None:
         import obstore
 
-        try:
-            with self._named("delete", f"{self._bucket}/{key}"):
-                obstore.delete(self._store, key)
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError):
+            self._asked("delete", f"{self._bucket}/{key}", lambda: obstore.delete(self._store, key))
 
     @property
     def _bucket(self) -> str:
@@ -313,57 +310,28 @@ class Store:
     def _key(self, path: str) -> str:
         return path.removeprefix(f"{self._bucket}/")
 
-    @contextmanager
-    def _named(self, operation: str, path: str) -> Iterator[None]:
-        """Raise what the library raises as an `OSError` that says where, and what is missing."""
+    def _asked(self, operation: str, path: str, call: Callable[[], _Answer]) -> _Answer:
+        """Return what a call of the library answers; see `ridden_out` and `raise_named`."""
         from obstore.exceptions import BaseError
 
         try:
-            yield
-        # Without the cause: its text may have a signed address in it.
-        except (BaseError, FileNotFoundError, PermissionError) as error:
-            self._raise(operation, path, error)
-        except OSError as error:
-            raise OSError(f"{path}: {operation} failed: {reason_of(error)}") from None
-
-    def _raise(self, operation: str, path: str, error: Exception) -> NoReturn:
-        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-        reason = reason_of(error)
-        right = _RIGHTS[self._address.scheme][operation]
-        if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
-            raise FileNotFoundError(
-                f"{path}: there is no bucket {self._address.bucket}, or not for these credentials. Create it, or correct its name"
-            ) from None
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(f"{path} does not exist ({operation}): {reason}") from None
-        if isinstance(
-            error, PermissionDeniedError | UnauthenticatedError | PermissionError
-        ) or re.search(r"\b40[13] (Forbidden|Unauthorized)\b", str(error)):
-            raise PermissionError(
-                f"{path}: access was denied ({operation}). Give the credentials {right}, or other credentials with "
-                f"storage_options: {reason}"
-            ) from None
-        raise OSError(f"{path}: {operation} failed: {reason}") from None
+            return ridden_out(f"{path}: {operation}", call)
+        except (BaseError, OSError) as error:
+            raise_named(self._address, operation, path, error)
 
 
-def _all_at_once(call: Any, arguments: Sequence[Any]) -> None:
-    """Call for each argument, some at a time; raise the first error once none of them runs any more."""
+def all_at_once(
+    call: Callable[[_Argument], _Answer], arguments: Sequence[_Argument]
+) -> list[_Answer]:
+    """Return what is answered for each argument, some at a time; raise the first error once none runs any more."""
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="objects") as pool:
-        futures = [pool.submit(call, one) for one in arguments]
+        # In the context of the caller, whose deadline is theirs.
+        futures = [pool.submit(copy_context().run, call, one) for one in arguments]
         try:
-            for future in futures:
-                future.result()
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what a store says in one line, without what may be secret in its addresses."""
-    text = " ".join(str(error).split("\n\nDebug source", 1)[0].split())
-    text = re.sub(r"\?\S*", "?...", text)
-    return text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import shown
@@ -24,6 +24,7 @@ from kafka_ordered_ops.spark.applications.protocol import (
     Order,
     Submission,
     settings_from_text,
+    take_private,
 )
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.spark.environment import check_pyspark
@@ -56,7 +57,7 @@ class WindowContext:
     #: The folders above the windows' folders in `output`.
     partition_by: str | None
     _spark: SparkSession = field(repr=False)
-    _folder: Path = field(repr=False)
+    _folder: PurePath = field(repr=False)
     _token: str = field(repr=False)
     _storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     #: Instead of `output`, the table that gets the windows' rows, and how.
@@ -156,9 +157,15 @@ class WindowContext:
                 f"this job was submitted for the table {table.table}, and write has the path {shown(path)}: leave it out"
             )
         outputs = write_to_table(df, table, self.plans)
-        for one in outputs:
+        try:
             # The submitter cannot look before it commits.
-            one.check_ready()
+            for one in outputs:
+                one.check_ready()
+        except Exception:
+            for one in outputs:
+                one.discard()
+            raise
+        for one in outputs:
             if one.is_nothing:
                 # Nothing is to be shown, and no other run is needed for that. What other claims have staged is not
                 # for an application to remove: one of them may be committed.
@@ -208,13 +215,13 @@ def current_window(spark: SparkSession) -> WindowContext:
     with _LOCK:
         context = _CONTEXTS.get(name)
         if context is None:
-            context = _CONTEXTS[name] = _open(spark, Path(name))
+            context = _CONTEXTS[name] = _open(spark, PurePath(name))
         elif context._spark is not spark:
             context = replace(context, _spark=spark)
     return context
 
 
-def _open(spark: SparkSession, folder: Path) -> WindowContext:
+def _open(spark: SparkSession, folder: PurePath) -> WindowContext:
     submission = Submission.read(folder)
     if submission.order is not Order.WRITE:
         carry_out(spark, submission, folder)
@@ -238,18 +245,11 @@ def _open(spark: SparkSession, folder: Path) -> WindowContext:
     )
 
 
-def _settings(spark: SparkSession, folder: Path) -> tuple[ClientSettings, Mapping[str, Any] | None]:
+def _settings(
+    spark: SparkSession, folder: PurePath
+) -> tuple[ClientSettings, Mapping[str, Any] | None]:
     text = spark.conf.get(SECRET_KEY, None)
     if text is not None:
         return settings_from_text(text)
-    path = folder / SETTINGS_NAME
-    try:
-        text = path.read_text("ascii")
-    except OSError as error:
-        raise ConfigError(
-            f"the client settings of this submission are not in {path}: {error.strerror}. A driver on another "
-            "machine is given them with deploy_mode='cluster'"
-        ) from error
     # From here on they are in this process's memory, and pickled in its readers.
-    path.unlink(missing_ok=True)
-    return settings_from_text(text)
+    return settings_from_text(take_private(folder / SETTINGS_NAME))

@@ -9,27 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from pathlib import Path
+from pathlib import PurePath
 from types import ModuleType
 from typing import Final
 
 from kafka_ordered_ops.spark.applications.parent_watch import die_with_parent, watch
 from kafka_ordered_ops.spark.applications.result import JobError
 
-#: The file that spark-submit is given. It is in the folder of the run, so that it finds that folder, and
-#: that Python's path begins with a folder in which no file has the name of a module.
+#: The file that spark-submit is given. It is in a folder of its own, so that Python's path begins with one in which no
+#: file has the name of a module.
 MAIN_NAME: Final = "main.py"
 MAIN: Final = """\
 from kafka_ordered_ops.spark.applications.driver import main
 
-main(__file__)
+main({folder!r})
 """
 
 
-def main(started: str) -> None:
-    """Run the application that ``sys.argv[1]`` names, with the arguments that follow."""
+def main(of_run: str) -> None:
+    """Run the application that ``sys.argv[1]`` names, with the arguments that follow, for the run with this folder."""
     die_with_parent()
-    folder = Path(started).resolve().parent
+    folder = PurePath(of_run)
     watch(folder, parent=os.getppid())
     del sys.argv[0]
     try:
@@ -46,4 +46,6 @@ def _run(application: str) -> None:
     module.__file__ = application
     # Functions of a job reach the executors by their text because they are of `__main__`.
     sys.modules["__main__"] = module
-    exec(compile(Path(application).read_bytes(), application, "exec"), module.__dict__)
+    with open(application, "rb") as file:
+        text = file.read()
+    exec(compile(text, application, "exec"), module.__dict__)

@@ -1,10 +1,11 @@
 """Run spark-submit, and end everything it started: when it has ended, on request, or when its submitter is gone.
 
-Started as ``python -I submit_guard.py FOLDER LOG GRACE_S COMMAND...`` with pipes as its standard input and
-output. A line ``end`` on the input ends the run; so does the end of the input, which the kernel brings about
+Started as ``python -I guard.py WHAT COMMAND...`` with pipes as its standard input and output. WHAT is JSON: ``remove``, folders
+as ``[descriptor, name]``; ``log`` in the same way; ``alive``, a descriptor; and ``grace_s``. Names are looked up in folders
+whose descriptors this process has inherited: what others put in the place of one of them is not reached. A line ``end`` on the input ends the run; so does the end of the input, which the kernel brings about
 when the submitter dies, by a ``kill -9`` too. Whatever ends the run, this process answers with one line of JSON
 only when *no* process is left of it: ``{"code": 0, "left": []}``. Then it waits for the end of its input,
-deletes FOLDER (there are secrets in it), and ends.
+deletes the folders (there are secrets in them), and ends.
 
 A killed spark-submit leaves its Python running, which continues to write results. Spark's Python workers form their
 own process group, which no ``killpg`` reaches. On Linux all of them stay this process's descendants,
@@ -51,10 +52,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Guard:
     """One run."""
 
-    def __init__(self, folder: str, log: str, grace_s: float) -> None:
-        self._folder = folder
+    def __init__(
+        self, *, remove: list[tuple[int, str]], log: tuple[int, str], alive: int, grace_s: float
+    ) -> None:
+        self._remove = remove
+        self._alive = alive
         self._grace_s = grace_s
-        self._log = _Log(log)
+        self._log = _Log(*log)
         self._parent = os.getppid()
         self._pid = 0
         self._code: int | None = None
@@ -84,7 +88,8 @@ class Guard:
             while self._is_wanted(after_end=True):
                 self._turn(HEARTBEAT_S)
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for parent, name in self._remove:
+                shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
     def _start(self, command: list[str]) -> None:
         if _ON_LINUX:
@@ -131,7 +136,7 @@ class Guard:
             self._drain()
         self._reap()
         with contextlib.suppress(OSError):
-            os.utime(os.path.join(self._folder, ALIVE_NAME))
+            os.utime(self._alive)
 
     def _drain(self) -> None:
         """Move printed output to the log, so that no printing process waits for long."""
@@ -207,8 +212,8 @@ class Guard:
 class _Log:
     """A file that starts over when it is full; the one before it is kept under the name ``.1``."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, parent: int, name: str) -> None:
+        self._parent, self._name = parent, name
         self._written = 0
         self._descriptor = self._open()
 
@@ -219,7 +224,8 @@ class _Log:
                 end = content.find(b"\n") + 1
                 os.write(self._descriptor, content[:end])
                 os.close(self._descriptor)
-                os.replace(self._path, f"{self._path}.1")
+                older = f"{self._name}.1"
+                os.replace(self._name, older, src_dir_fd=self._parent, dst_dir_fd=self._parent)
                 self._written, self._descriptor = 0, self._open()
                 content = content[end:]
             self._written += os.write(self._descriptor, content)
@@ -228,7 +234,8 @@ class _Log:
             return
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self._name, flags, 0o600, dir_fd=self._parent)
 
 
 def _descendants(root: int) -> list[int]:
@@ -264,4 +271,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    Guard(sys.argv[1], sys.argv[2], float(sys.argv[3])).run(sys.argv[4:])
+    Guard(**json.loads(sys.argv[1])).run(sys.argv[2:])

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import PurePath
 from typing import BinaryIO, Final
+
+from kafka_ordered_ops.disk.disk import Disk
 
 #: Lines are handed on in pieces of this size at most.
 _LOG_BYTES: Final = 1024 * 1024
+
+_disk: Final = Disk()
 
 
 class LogLines:
     """Passes on new lines of a file."""
 
-    def __init__(self, path: Path, take: Callable[[str], None] | None) -> None:
+    def __init__(self, path: PurePath, take: Callable[[str], None] | None) -> None:
         self._path, self._take = path, take
         #: Which file was read, and up to where: when it is full, another one gets its name.
         self._inode, self._position = 0, 0
@@ -34,10 +38,13 @@ class LogLines:
         if self._take is None:
             return
         # For an instant, while a full file gets another name, there is none.
-        with suppress(FileNotFoundError), open(self._path, "rb") as file:
+        with suppress(FileNotFoundError), _disk.open(str(self._path), trusted=True) as file:
             inode = os.fstat(file.fileno()).st_ino
             if self._inode not in (0, inode):
-                with suppress(FileNotFoundError), open(f"{self._path}.1", "rb") as older:
+                with (
+                    suppress(FileNotFoundError),
+                    _disk.open(f"{self._path}.1", trusted=True) as older,
+                ):
                     if os.fstat(older.fileno()).st_ino == self._inode:
                         self._read(older, self._take)
                 self._position, self._rest = 0, b""

@@ -7,21 +7,21 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission
 from kafka_ordered_ops.spark.applications.result import JobError, JobResult
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
-from kafka_ordered_ops.spark.write.table_windows import found_in_tables, table_sink
+from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
 from kafka_ordered_ops.spark.write.tables import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def carry_out(spark: SparkSession, submission: Submission, folder: Path) -> NoReturn:
+def carry_out(spark: SparkSession, submission: Submission, folder: PurePath) -> NoReturn:
     """Carry out an order, report, and end this process: the application's own work is for another run.
 
     The process ends at once, whatever the application has around its call of `current_window`.
@@ -55,17 +55,14 @@ def results_of(spark: SparkSession, submission: Submission) -> list[Mapping[str,
     """
     if submission.table is None:
         raise ConfigError("this job was submitted for a table's windows, and for no table")
+    sink = table_sink(spark, submission.table)
     if submission.order is Order.FIND:
-        sink = table_sink(spark, submission.table)
         return [_found(sink, one) for one in _kept(submission)]
-    # Each in the table that it was staged for.
-    return [
-        _done(table_sink(spark, one.target), submission.order, one) for one in _kept(submission)
-    ]
+    return [_done(sink, submission.order, one) for one in _kept(submission)]
 
 
 def _found(sink: TableSink, kept: KeptOutput) -> Mapping[str, Any]:
-    found = found_in_tables(sink, kept.to_json())
+    found = found_in_table(sink, kept.to_json())
     if isinstance(found, TableOutput):
         # The submitter cannot look before it commits.
         found.check_ready()
@@ -75,8 +72,8 @@ def _found(sink: TableSink, kept: KeptOutput) -> Mapping[str, Any]:
 def _done(sink: TableSink, order: Order, kept: KeptOutput) -> Mapping[str, Any]:
     if not sink.is_of(kept):
         raise SinkError(
-            f"window {kept.write.window_id} was staged for the {kept.format} table {kept.target.table}, and that is another "
-            "table now. Run the window again",
+            f"window {kept.write.window_id} was staged for the {kept.format} table {kept.target.table}, and "
+            f"{sink.target.table} is another table now. Run the window again",
             window_id=kept.write.window_id,
         )
     output = sink.reopened(kept)

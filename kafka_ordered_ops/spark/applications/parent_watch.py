@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Final
 
+from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.job_page import job_page
@@ -40,23 +41,25 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def watch(folder: Path, *, parent: int | None) -> None:
+def watch(folder: PurePath, *, parent: int | None) -> None:
     """End this process, and its parent if one is named, when the submitter is gone; watch in a thread."""
     threading.Thread(
         target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
     ).start()
 
 
-def _watch(folder: Path, parent: int | None) -> None:
+def _watch(folder: PurePath, parent: int | None) -> None:
     seen, since = None, time.monotonic()
     while parent is None or os.getppid() == parent:
         try:
-            sign = (folder / ALIVE_NAME).stat().st_mtime_ns
+            alive = Disk().look(str(folder / ALIVE_NAME), trusted=True)
         except OSError:
             break
-        if sign != seen:
+        if alive is None:
+            break
+        if alive.st_mtime_ns != seen:
             # Times of two machines are not compared: only whether the sign changes.
-            seen, since = sign, time.monotonic()
+            seen, since = alive.st_mtime_ns, time.monotonic()
         elif time.monotonic() - since > ALIVE_TIMEOUT_S:
             break
         time.sleep(LOOK_S)
@@ -68,14 +71,14 @@ def _watch(folder: Path, parent: int | None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def show_progress(spark: Any, folder: Path) -> None:
+def show_progress(spark: Any, folder: PurePath) -> None:
     """Report Spark's progress every second, in a thread, until Spark stops."""
     threading.Thread(
         target=_show_progress, args=(spark, folder), name="kafka-ordered-ops-progress", daemon=True
     ).start()
 
 
-def _show_progress(spark: Any, folder: Path) -> None:
+def _show_progress(spark: Any, folder: PurePath) -> None:
     shown = None
     # Whatever fails here (Spark has stopped, the folder is gone) ends the showing, and must not reach the job.
     with contextlib.suppress(Exception):

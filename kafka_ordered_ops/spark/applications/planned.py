@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kafka_ordered_ops.core.errors import WindowPrunedError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.windows import OrderedWindows
@@ -57,7 +58,10 @@ def planned_windows(
     Raises:
         As `planned_window`, for the first invalid window.
     """
-    with OrderedWindows(settings, group_id, ledger_topic=ledger_topic) as windows:
+    # The brokers have answered the program that submitted this one: if they refuse now, they restart.
+    with OrderedWindows(
+        settings, group_id, ledger_topic=ledger_topic, timeout_s=float(UPDATE_TIMEOUT_S)
+    ) as windows:
         records = windows.show_many(list(attempts))
         for record in records:
             if record.pruned is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -14,13 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import JobFailedError, SinkError, invariant
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.spark.applications import guard
 from kafka_ordered_ops.spark.applications.protocol import Place
 
 #: Beyond the grace: the guard's own wait after SIGKILL, and some for a loaded machine.
 _END_WAIT_S: Final = 40.0
 _LOOK_S: Final = 0.05
+
+#: The guard's answer: how the program ended, and processes that it could not end.
+_ANSWER_BYTES_MAX: Final = 1024 * 1024
 
 #: Carries the run's token to every process of the run, to distinguish them from all others.
 RUN_VARIABLE: Final = "KAFKA_ORDERED_OPS_RUN"
@@ -55,17 +60,17 @@ class Process:
         self._has_ended = False
         self._code = 0
         runner = [sys.executable, "-I", guard.__file__]
-        with open(place.log, "ab") as log:
+        with Disk().append(str(place.log)) as log:
             self._guard = subprocess.Popen(
-                [*runner, str(place.folder), str(place.log), str(grace_s), *command],
+                [*runner, place.for_guard(grace_s), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**environment, RUN_VARIABLE: place.token},
                 # Not reached by the Ctrl-C of a terminal: it has to end the others first.
                 start_new_session=True,
-                # With its lock; the guard holds it as long as it lives.
-                pass_fds=[place.alive],
+                # With its locks; the guard holds them as long as it lives.
+                pass_fds=place.descriptors,
             )
 
     def __enter__(self) -> Process:
@@ -123,16 +128,19 @@ class Process:
             while selector.select(max(0.0, deadline - time.monotonic())):
                 content = os.read(stdout.fileno(), 65536)
                 self._answer += content
-                if not content or self._answer.endswith(b"\n"):
+                is_long = len(self._answer) > _ANSWER_BYTES_MAX
+                if not content or is_long or self._answer.endswith(b"\n"):
                     return True
         return False
 
     def _judge(self) -> int:
         try:
-            answer = json.loads(self._answer)
-            code: int | None = answer["code"]
-            left: list[int] = answer["left"]
-        except (ValueError, KeyError, TypeError):
+            answer = Fields(
+                strict_json.loads(self._answer, limit_bytes=_ANSWER_BYTES_MAX), "answer"
+            )
+            code = answer.integer_or_none("code")
+            left = answer.integers("left")
+        except JsonError:
             left = _end_orphans(self._token)
             self._close()
             raise JobFailedError(

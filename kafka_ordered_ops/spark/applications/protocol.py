@@ -6,12 +6,15 @@
         submission.json   the request            (the submitter writes it)
         plan-00000.json   the plans
         settings          the client settings, secrets and all: mode 0600
-        spark.conf        Spark's settings: mode 0600, because people put secrets there
         alive             touched and locked while the submitter is alive
         progress.json     the job's progress     (the job writes it)
         result.json       its output
         error.json        why it failed
     <parent>/.koo/<name>/submit/logs/                                  the output of failed runs
+
+    <temporary folder>/kafka-ordered-ops-<random>/content/             the same run's: mode 0700, on the submitter's machine
+        main.py           the driver's main program, in client mode
+        spark.conf        Spark's settings: mode 0600, because people put secrets there
 
 ``<parent>/<name>`` is the output folder; where the output has no such folder, one of the user's
 own takes its place. Each file is there whole or not at all. The token is new for each run: whatever an older one
@@ -21,24 +24,23 @@ writes later, of the same attempt too, is in another folder and names another to
 from __future__ import annotations
 
 import base64
-import binascii
-import fcntl
 import os
-import pickle
-import shutil
+import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import PLAN_BYTES_MAX, WindowPlan
 from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.disk.disk import PRIVATE_MODE, Disk, try_lock
+from kafka_ordered_ops.disk.temporary import private_folder
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
@@ -65,10 +67,20 @@ LOGS_MAX: Final = 50
 #: Some hundred bytes; something larger is not ours.
 _SMALL_BYTES_MAX: Final = 64 * 1024
 
+#: Plans of one job.
+_PLANS_MAX: Final = 100_000
 #: With the outputs of thousands of windows.
 _SUBMISSION_BYTES_MAX: Final = 64 * 1024 * 1024
 
+#: Client settings with certificates.
+_SETTINGS_BYTES_MAX: Final = 16 * 1024 * 1024
+
+#: What is removed here is called so, and nothing else.
+_RUN: Final = re.compile(r"[A-Za-z0-9_.-]+-\d+-[0-9a-f]{32}")
+_LOG: Final = re.compile(r".+-[0-9a-f]{32}\.log(\.1)?")
+
 _files: Final = LocalFiles()
+_disk: Final = Disk()
 
 
 class Order(StrEnum):
@@ -123,10 +135,10 @@ class Submission:
     outputs: tuple[Mapping[str, Any], ...] = ()
     partition_by: str | None = None
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: PurePath) -> None:
         """Put it into a folder."""
         for number, plan in enumerate(self.plans):
-            _files.write(str(_plan_path(folder, number)), plan.to_text().encode())
+            _disk.write(str(_plan_path(folder, number)), plan.to_text().encode())
         asked = {
             "version": _VERSION,
             "token": self.token,
@@ -145,7 +157,7 @@ class Submission:
         write_json(folder / "submission.json", asked)
 
     @classmethod
-    def read(cls, folder: Path) -> Submission:
+    def read(cls, folder: PurePath) -> Submission:
         """Return the inverse of `write`.
 
         Raises:
@@ -161,8 +173,8 @@ class Submission:
             fields = Fields(value, "submission")
             if (version := fields.integer("version")) != _VERSION:
                 raise JsonError(f"version {version}; this package reads version {_VERSION}")
-            count = fields.integer("plans", least=0)
-            texts = [_plan_path(folder, number).read_text("utf-8") for number in range(count)]
+            count = fields.integer("plans", least=0, greatest=_PLANS_MAX)
+            texts = [_plan_text(folder, number) for number in range(count)]
             submission = cls(
                 token=fields.text("token"),
                 plans=tuple(map(WindowPlan.from_text, texts)),
@@ -183,13 +195,23 @@ def _table_of(fields: Fields) -> dict[str, Any]:
         return {}
     table = fields.object("table")
     order, outputs = table.choice("order", Order), table.anything("outputs")
+    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
+        raise JsonError("table.outputs is not a list of objects")
     found = {"table": TableTarget.from_json(table), "order": order, "outputs": tuple(outputs)}
     table.done()
     return found
 
 
-def _plan_path(folder: Path, number: int) -> Path:
+def _plan_path(folder: PurePath, number: int) -> PurePath:
     return folder / f"plan-{number:05d}.json"
+
+
+def _plan_text(folder: PurePath, number: int) -> str:
+    content = _disk.read(str(_plan_path(folder, number)), PLAN_BYTES_MAX, trusted=True)
+    try:
+        return str(content or b"", "utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonError(f"plan {number} is not UTF-8 text") from error
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -197,17 +219,44 @@ def _plan_path(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """The places of one run's files. `alive` is the open file whose lock shows that the run continues."""
+    """The places of one run's files."""
 
-    folder: Path
-    log: Path
+    folder: PurePath
+    log: PurePath
+    #: A folder of this machine that nobody else may look into; gone with the run as well.
+    private: PurePath
     token: str
+    #: The files whose locks show that the run continues: of `folder`, and of `private`.
     alive: int
+    in_use: int
+    #: The folders that those of the run are in, by descriptors.
+    folders: tuple[int, int, int]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What the guard of the run inherits."""
+        return [self.alive, self.in_use, *self.folders]
+
+    def for_guard(self, grace_s: float) -> str:
+        """Return what `guard` is told of it."""
+        runs, logs, temporary = self.folders
+        told = {
+            "remove": [[runs, self.folder.name], [temporary, self.private.parent.name]],
+            "log": [logs, self.log.name],
+            "alive": self.alive,
+            "grace_s": grace_s,
+        }
+        return strict_json.dumps(told)
+
+    def remove_log(self) -> None:
+        """Remove the log of a run that went well."""
+        for path in (str(self.log), f"{self.log}.1"):
+            _disk.remove(path)
 
 
 @contextmanager
 def new_place(control: str, named: Attempt) -> Iterator[Place]:
-    """Make the folder for one run, and remove the files of dead runs of the same output folder.
+    """Make the folders for one run, and remove the files of dead runs of the same output folder.
 
     Args:
         control: the folder beside the output folder.
@@ -216,109 +265,142 @@ def new_place(control: str, named: Attempt) -> Iterator[Place]:
     Raises:
         SinkError: the folder cannot be written to.
     """
-    root, token = Path(control) / SUBMIT_FOLDER, uuid.uuid4().hex
+    root, token = f"{control}/{SUBMIT_FOLDER}", uuid.uuid4().hex
     run = f"{named.claim_id}-{named.attempt}-{token}"
     name = safe_name(named.window_id)
-    folder = root / name / run
-    with (
-        as_sink_error(f"the folder {folder} for a run cannot be made"),
-        _files.locked(str(root)),
-    ):
-        _remove_dead(root)
-        _files.make_folder(str(root / _LOGS))
-        _files.make_folder(str(folder.parent))
-        folder.mkdir(mode=0o700)
-        alive = os.open(folder / ALIVE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(alive, fcntl.LOCK_EX)
-    try:
-        yield Place(folder, root / _LOGS / f"{name}-{run}.log", token, alive)
-    finally:
-        os.close(alive)
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()
+    parent, logs = f"{root}/{name}", f"{root}/{_LOGS}"
+    folder = f"{parent}/{run}"
+    with ExitStack() as stack:
+        with as_sink_error(f"the folder {folder} for a run cannot be made"), _files.locked(root):
+            _remove_dead(root)
+            _disk.make_folder(logs)
+            _disk.make_folder(parent)
+            _disk.make_private(folder)
+            stack.callback(_disk.remove_if_empty, parent)
+            stack.callback(_remove, folder)
+            alive = stack.enter_context(_disk.create(f"{folder}/{ALIVE_NAME}", PRIVATE_MODE))
+            try_lock(alive)
+            private, in_use = stack.enter_context(private_folder())
+            held = [parent, logs, os.path.dirname(os.path.dirname(private))]
+            runs, logs_, above = (
+                stack.enter_context(_disk.held(one, trusted=True)) for one in held
+            )
+        yield Place(
+            PurePath(folder),
+            PurePath(f"{logs}/{name}-{run}.log"),
+            PurePath(private),
+            token,
+            alive.fileno(),
+            in_use.fileno(),
+            (runs, logs_, above),
+        )
 
 
-def _remove_dead(root: Path) -> None:
+def _remove_dead(root: str) -> None:
     """Remove the folders of runs whose submitter is gone: there are secrets in them; and old logs."""
-    for folder in root.glob("*/*/"):
-        if folder.parent.name != _LOGS and _is_dead(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):
-                folder.parent.rmdir()
+    for name in _disk.names(root, trusted=True):
+        # One that another user of the same output folder has made may be closed to this one.
+        with suppress(OSError):
+            for run in _disk.names(f"{root}/{name}", trusted=True):
+                if _RUN.fullmatch(run) and _is_dead(folder := f"{root}/{name}/{run}"):
+                    _remove(folder)
+                    _disk.remove_if_empty(f"{root}/{name}")
+    logs = [
+        f"{root}/{_LOGS}/{one}" for one in _disk.names(f"{root}/{_LOGS}") if _LOG.fullmatch(one)
+    ]
     with suppress(OSError):
-        logs = sorted((root / _LOGS).iterdir(), key=lambda log: log.stat().st_mtime)
-        for log in logs[: -LOGS_MAX + 1]:
-            log.unlink(missing_ok=True)
+        times = {path: found.st_mtime for path in logs if (found := _disk.look(path)) is not None}
+        for path in sorted(times, key=times.__getitem__)[: -LOGS_MAX + 1]:
+            _disk.remove(path)
 
 
-def _is_dead(folder: Path) -> bool:
+def _is_dead(folder: str) -> bool:
     # Made and locked in one step, as seen from here: both happen under the lock that is held now.
-    try:
-        descriptor = os.open(folder / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _disk.is_mine(folder):
         return False
-    finally:
-        os.close(descriptor)
-    return True
+    try:
+        with _disk.open_own(f"{folder}/{ALIVE_NAME}") as alive:
+            return try_lock(alive)
+    except FileNotFoundError:
+        return True
+
+
+def _remove(folder: str) -> None:
+    with suppress(OSError):
+        _disk.remove(folder)
 
 
 # --- single files --------------------------------------------------------------------------------
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: PurePath, value: Any) -> None:
     """Write a small file by an atomic rename."""
-    _files.write(str(path), strict_json.dumps(value).encode())
+    _disk.write(str(path), strict_json.dumps(value).encode())
 
 
-def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
+def read_json(path: PurePath, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
     """Return the JSON of such a file; None if there is no file. Raises `JsonError`."""
-    content = _files.read(str(path), limit_bytes=limit_bytes)
+    content = _disk.read(str(path), limit_bytes, trusted=True)
     return None if content is None else strict_json.loads(content, limit_bytes=limit_bytes)
 
 
-def write_private(path: Path, content: bytes) -> None:
+def write_private(path: PurePath, content: bytes) -> None:
     """Write a file that only its owner may read, from its first byte on."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with _disk.create(str(path), PRIVATE_MODE) as file:
         file.write(content)
+
+
+def take_private(path: PurePath) -> str:
+    """Return the text of the client settings, and remove their file; raise `ConfigError` where there is none."""
+    try:
+        with _disk.open(str(path), trusted=True) as file:
+            text = file.read(_SETTINGS_BYTES_MAX).decode("ascii")
+        _disk.remove(str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the client settings of this submission are not in {path}: {error}. A driver on another "
+            "machine is given them with deploy_mode='cluster'"
+        ) from error
+    return text
 
 
 def settings_to_text(
     settings: ClientSettings, storage_options: Mapping[str, Any] | None = None
 ) -> str:
     """Return client settings and storage options with their secrets as text for the job; never show this text."""
-    # Pickled, as for executors. The source is this package's own file or setting.
+    given = asdict(settings)
+    options = None if storage_options is None else dict(storage_options)
     try:
-        pickled = pickle.dumps((settings, storage_options))
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        if strict_json.as_read_back(options, limit_bytes=_SETTINGS_BYTES_MAX) != options:
+            raise JsonError("something else than was given")
+    except JsonError:
         raise ConfigError(
-            f"storage_options cannot be sent to an application ({type(error).__name__}): give texts and numbers, or let the "
+            "storage_options cannot be sent to an application: give texts, numbers, and lists and mappings of them, or let the "
             "application's environment have the credentials"
         ) from None
-    return base64.b64encode(pickled).decode()
+    told = {
+        "values": dict(given["_values"]),
+        "extra_allowed": sorted(given["_extra_allowed"]),
+        "overridden": list(settings.overridden),
+        "storage_options": options,
+    }
+    return base64.b64encode(strict_json.dumps(told).encode()).decode()
 
 
 def settings_from_text(text: str) -> tuple[ClientSettings, Mapping[str, Any] | None]:
     """Parse the result of `settings_to_text`; raise `ConfigError`, which does not show the text."""
     try:
-        settings, storage_options = pickle.loads(base64.b64decode(text))
-    except (
-        TypeError,
-        ValueError,
-        binascii.Error,
-        pickle.UnpicklingError,
-        EOFError,
-        AttributeError,
-    ) as error:
+        content = base64.b64decode(text, validate=True)
+        fields = Fields(strict_json.loads(content, limit_bytes=_SETTINGS_BYTES_MAX), "settings")
+        settings = ClientSettings.from_mapping(
+            fields.anything("values"), extra_allowed=fields.texts("extra_allowed")
+        )
+        settings = replace(settings, overridden=fields.texts("overridden"))
+        storage_options = fields.anything("storage_options")
+        fields.done()
+    except (JsonError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"the client settings of this submission cannot be read ({type(error).__name__}): submitter and "
             "driver may have different versions of this package"
         ) from None
-    if not isinstance(settings, ClientSettings):
-        raise ConfigError("the client settings of this submission are invalid")
     return settings, storage_options

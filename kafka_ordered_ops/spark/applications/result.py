@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Final
 
 from kafka_ordered_ops.core import errors
@@ -27,6 +27,9 @@ _RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
 #: A message may quote a job's output.
 _MESSAGE_CHARACTERS_MAX: Final = 8_000
 
+#: The facts of an error that its job tells.
+_FACTS: Final = ("window_id", "group_id", "ledger_id")
+
 #: What a result is of: a window that was to be written, or an attempt's rows of one in a table.
 Named = WindowPlan | TableWrite
 
@@ -40,7 +43,7 @@ class JobResult:
     #: Spark's name for the run, as its history server lists it.
     application_id: str | None
 
-    def write(self, folder: Path, token: str, plans: Sequence[Named]) -> None:
+    def write(self, folder: PurePath, token: str, plans: Sequence[Named]) -> None:
         """Report it; an earlier report of the same run is replaced."""
         windows = [
             {**_key_of(plan), "result": dict(result)}
@@ -55,7 +58,7 @@ class JobResult:
         write_json(folder / RESULT_NAME, report)
 
     @classmethod
-    def read(cls, folder: Path, token: str, plans: Sequence[Named]) -> JobResult | None:
+    def read(cls, folder: PurePath, token: str, plans: Sequence[Named]) -> JobResult | None:
         """Return the report of this very run; None where it has made none.
 
         Raises:
@@ -133,7 +136,7 @@ class JobProgress:
     #: The job's page in a browser.
     page: str | None = None
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: PurePath) -> None:
         """Show it to the submitter."""
         progress = {
             "tasks_done": self.tasks_done,
@@ -144,7 +147,7 @@ class JobProgress:
         write_json(folder / PROGRESS_NAME, progress)
 
     @classmethod
-    def read(cls, folder: Path) -> JobProgress | None:
+    def read(cls, folder: PurePath) -> JobProgress | None:
         """Return the job's last progress; None before the job has its window."""
         try:
             value = read_json(folder / PROGRESS_NAME)
@@ -171,6 +174,8 @@ class JobError:
     message: str
     #: Whether the class is one of `core.errors`.
     named: bool
+    #: What such an error is about.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, error: BaseException) -> JobError:
@@ -180,22 +185,31 @@ class JobError:
         # Java's messages end in the stack of the place where they were made.
         lines = (line for line in str(shown).splitlines() if not line.lstrip().startswith("at "))
         message = "\n".join(lines).strip()[:_MESSAGE_CHARACTERS_MAX]
-        return cls(type(shown).__name__, message, named=found is not None)
+        told = {} if found is None else found.facts
+        facts = {name: told[name] for name in _FACTS if isinstance(told.get(name), str)}
+        return cls(type(shown).__name__, message, found is not None, facts)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: PurePath) -> None:
         """Report to the submitter."""
-        error = {"kind": self.kind, "message": self.message, "named": self.named}
+        error = {
+            "kind": self.kind,
+            "message": self.message,
+            "named": self.named,
+            "facts": dict(self.facts),
+        }
         write_json(folder / ERROR_NAME, error)
 
     @classmethod
-    def read(cls, folder: Path) -> JobError | None:
+    def read(cls, folder: PurePath) -> JobError | None:
         """Return the error that ended the job; None if the job could not report it."""
         try:
             value = read_json(folder / ERROR_NAME)
             if value is None:
                 return None
             fields = Fields(value, "error")
-            return cls(fields.text("kind"), fields.text("message"), named=fields.boolean("named"))
+            told = fields.object("facts")
+            facts = {name: told.text(name) for name in _FACTS if told.has(name)}
+            return cls(fields.text("kind"), fields.text("message"), fields.boolean("named"), facts)
         except JsonError:
             return None
 
@@ -203,5 +217,5 @@ class JobError:
         """Return the error of this package that it is, saying `more` as well; None where it is another one."""
         kind = getattr(errors, self.kind, None) if self.named else None
         if isinstance(kind, type) and issubclass(kind, KafkaOrderedOpsError):
-            return kind(f"{self.message}. {more}")
+            return kind(f"{self.message}. {more}", **self.facts)
         return None

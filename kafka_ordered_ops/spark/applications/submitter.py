@@ -11,19 +11,20 @@ of spark-submit or of the caller), every process of the run is ended, and nothin
 
 from __future__ import annotations
 
+import logging
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
+from kafka_ordered_ops.disk.disk import CONTROL_FOLDER, Disk
+from kafka_ordered_ops.disk.temporary import system_folder
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import control_folder, is_local
@@ -41,15 +42,18 @@ from kafka_ordered_ops.spark.applications.protocol import (
     Place,
     Submission,
     new_place,
+    settings_from_text,
     settings_to_text,
     write_private,
 )
 from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult, Named
 from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
-from kafka_ordered_ops.spark.deploy_mode import DeployMode
+from kafka_ordered_ops.spark.deploy_mode import MASTER_KEY, DeployMode
 from kafka_ordered_ops.spark.job_checks import check_deployed, check_submission
 from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
+
+_log = logging.getLogger(__name__)
 
 #: Between two looks at the job.
 _LOOK_S: Final = 0.2
@@ -140,7 +144,7 @@ def submit_windows(
             partition_by=partition_by,
         )
         outputs = [
-            _found(plan, one, storage_options)
+            _found(plan, one, output, storage_options)
             for plan, one in zip(plans, result.results, strict=True)
         ]
         check_each(plans, outputs)
@@ -278,8 +282,7 @@ def run(
             _wait(process, place, how, progress, lines, what, cancelled or _never)
             # Before the guard is let go, which removes the folder.
             result = _judged(process.code, place, named, what)
-    place.log.unlink(missing_ok=True)
-    Path(f"{place.log}.1").unlink(missing_ok=True)
+        place.remove_log()
     return result
 
 
@@ -294,21 +297,24 @@ def _command(
     """Write the files that spark-submit needs, and return its command."""
     more = "" if len(named) == 1 else f" and {len(named) - 1} more"
     conf = {
-        "spark.app.name": f"{Path(application).stem}: {named[0].window_id}{more}",
+        "spark.app.name": f"{PurePath(application).stem}: {named[0].window_id}{more}",
         **how.conf,
         FOLDER_KEY: str(place.folder),
     }
     if how.deploy_mode is DeployMode.CLUSTER:
         # No file of this machine is seen there, and neither is the end of this process.
         if text is not None:
+            _warn_of_config_map(text, how)
             conf[SECRET_KEY] = text
         program = [application]
     else:
         if text is not None:
             write_private(place.folder / SETTINGS_NAME, text.encode("ascii"))
-        (place.folder / MAIN_NAME).write_text(MAIN)
-        program = [str(place.folder / MAIN_NAME), application]
-    properties = place.folder / "spark.conf"
+        # What runs and what is in force is read by its path, so it is where nobody else can put anything.
+        main = place.private / MAIN_NAME
+        write_private(main, MAIN.format(folder=str(place.folder)).encode())
+        program = [str(main), application]
+    properties = place.private / "spark.conf"
     write_private(properties, _properties(conf).encode())
     return [
         how.command,
@@ -320,6 +326,19 @@ def _command(
         *program,
         *arguments,
     ]
+
+
+def _warn_of_config_map(text: str, how: SparkSubmit) -> None:
+    """Log a warning where secrets become readable for more than the job: Spark does not hide them from Kubernetes."""
+    master = how.master or how.conf.get(MASTER_KEY) or ""
+    settings, storage_options = settings_from_text(text)
+    if master.startswith("k8s://") and (settings.secret_values() or storage_options):
+        _log.warning(
+            "In cluster mode, Spark puts the settings of a job on Kubernetes into a ConfigMap of the driver's namespace, and "
+            "the client settings with their secrets are among them (%s): whoever may read config maps there can read them. "
+            "Use client mode in a pod, or let nobody else read config maps in that namespace",
+            SECRET_KEY,
+        )
 
 
 def _properties(conf: Mapping[str, str]) -> str:
@@ -400,22 +419,19 @@ def _place_root(root: str | None) -> str:
     """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
     if root is not None and is_local(root):
         return control_folder(root)
-    folder = os.path.join(tempfile.gettempdir(), f"kafka-ordered-ops-{os.getuid()}")
+    folder = f"{system_folder()}/kafka-ordered-ops-{os.getuid()}"
     with as_sink_error(f"the folder {folder} for a run cannot be made"):
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise SinkError(
-            f"{folder} is in the way: it belongs to another user, or is no folder. Remove it, or set TMPDIR"
-        )
-    return folder
+        Disk().own_private(folder)
+    return f"{folder}/{CONTROL_FOLDER}/runs"
 
 
 def _found(
-    plan: WindowPlan, result: Mapping[str, object], storage_options: Mapping[str, Any] | None
+    plan: WindowPlan,
+    result: Mapping[str, object],
+    root: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
 ) -> StagedOutput:
-    staged = StagedOutput.found(result, storage_options)
+    staged = StagedOutput.found(result, storage_options, root=root)
     if staged is None:
         raise SinkError(
             f"the application reported an output of window {plan.window_id} that is not here: {dict(result)}. "
@@ -458,7 +474,7 @@ def _code_text(code: int) -> str:
 def _log_text(place: Place, lines: int = _TAIL_LINES) -> str:
     """Return where the log is, and how it ends."""
     try:
-        with open(place.log, "rb") as file:
+        with Disk().open(str(place.log), trusted=True) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             tail = file.read().decode(errors="replace").splitlines()
     except OSError:

@@ -16,8 +16,8 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.reported import Reported, found_output
-from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.output.reported import PublishedElsewhere, Reported
+from kafka_ordered_ops.output.staged_output import Facts
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
@@ -27,6 +27,7 @@ from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
 from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
+from kafka_ordered_ops.spark.write.table_windows import kept_for
 from kafka_ordered_ops.spark.write.tables import check_whole
 
 
@@ -97,30 +98,37 @@ class TableApplication:
 
     def ask(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Look for outputs of earlier attempts in one run of the application; `found` then has the answers."""
-        kept = [one for result in results if (one := KeptOutput.from_json(result)) is not None]
+        kept = [one for result in results if (one := kept_for(self.target, result)) is not None]
         waiting = [one for one in kept if not one.published]
         if not waiting:
             return
         for asked, told in zip(waiting, self.run(Order.FIND, waiting), strict=True):
             self._known[_name(asked)] = self._of(told)
 
-    def __call__(
-        self, result: Mapping[str, Any]
-    ) -> SubmittedTable | Reported | StagedOutput | None:
-        """Return what an earlier attempt left, in this table or in the one that it was asked for; None if it is gone.
+    def __call__(self, result: Mapping[str, Any]) -> SubmittedTable | Reported | None:
+        """Return what an earlier attempt left in this table; None if it is gone, or was for another table.
 
         Raises:
             SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
             ConfigError, JobFailedError, KafkaOrderedOpsError: as `run_job` does.
         """
-        kept = KeptOutput.from_json(result)
+        kept = kept_for(self.target, result)
         if kept is None:
-            return found_output(result, self.storage_options)
+            return Reported.found(result)
         if kept.published:
             return SubmittedTable(kept, self)
         if _name(kept) not in self._known:
             self.ask([result])
         return self._known.pop(_name(kept))
+
+    def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere:
+        """Return the output of a published window that was published to another place."""
+        return PublishedElsewhere(result)
+
+    def left(self, result: Mapping[str, Any]) -> SubmittedTable | None:
+        """Return the output of another window of the group; raises as a call."""
+        found = self(result)
+        return None if isinstance(found, Reported) else found
 
     def run(self, order: Order, outputs: Sequence[KeptOutput]) -> list[Mapping[str, Any]]:
         """Run the application for an order; return what it tells of each output, empty if that is gone."""
@@ -153,7 +161,7 @@ class TableApplication:
 
     def _staged(self, plan: WindowPlan, told: Mapping[str, Any]) -> SubmittedTable:
         output = self._of(told)
-        if output is None or output.kept.target != self.target:
+        if output is None or not self.target.may_be(output.kept.target):
             raise SinkError(
                 f"the application reported an output of window {plan.window_id} that is not for the table "
                 f"{self.target.table}: {dict(told)}. Nothing was committed: write with `WindowContext.write(df)`",

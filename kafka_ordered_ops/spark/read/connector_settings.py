@@ -6,6 +6,7 @@ tunes librdkafka is left out. All others are refused, because a user may rely on
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ def _trust(ours: Mapping[str, str]) -> dict[str, str]:
     if pem := ours.get("ssl.ca.pem"):
         values |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem}
     elif path := ours.get("ssl.ca.location"):
-        if path == "probe" or Path(path).is_dir():
+        if path == "probe" or os.path.isdir(path):
             raise ConfigError(
                 f"engine 'connector' cannot use ssl.ca.location={path}: Java reads one PEM file of certificates. "
                 "Name the file, or leave it out to use the JVMs' own trust store"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
@@ -74,9 +74,11 @@ def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
         stall_timeout_s=reading.stall_timeout_s,
         tells_windows=several,
     )
-    # A classic session looks the name up once, in load. Connect does so for every action, so that a
-    # name used twice would make an older DataFrame read the newer window.
-    name = f"{SOURCE_NAME}_{uuid.uuid4().hex}" if reading.is_connect else SOURCE_NAME
+    # A classic session looks the name up once, in load, and takes no name of another session of its Spark. Connect
+    # looks it up for every action, so that a name used twice would make an older DataFrame read the newer window.
+    session: Any = reading.spark
+    own = uuid.uuid4().hex if reading.is_connect else session._jsparkSession.sessionUUID()
+    name = f"{SOURCE_NAME}_{own.replace('-', '')}"
     with _REGISTERING:
         reading.spark.dataSource.register(source_of(read, name))
         frame = _loaded(reading.spark, name)

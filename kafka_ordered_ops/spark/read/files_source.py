@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.output.address import is_local, spark_path
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.ports import Files
+from kafka_ordered_ops.spark.read.reading import parquet_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,8 @@ def _union(
     _check_columns(files, wanted.names, where)
     frames = (
         # Without the schema Spark would start a job for each file, to infer it.
-        spark.read.schema(wanted)
+        parquet_reader(spark)
+        .schema(wanted)
         .parquet(spark_path(file.path))
         .withColumn("window_id", f.lit(file.window_id))
         for file in files

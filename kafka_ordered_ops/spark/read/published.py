@@ -12,6 +12,7 @@ from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.read.reading import parquet_reader
 from kafka_ordered_ops.spark.s3a import lend_credentials
 
 if TYPE_CHECKING:
@@ -66,5 +67,5 @@ def read_output(
         )
     lend_credentials(spark, normal_root(path), storage_options)
     # All of these jobs wrote the same columns, or a task's error names the different file.
-    schema = spark.read.parquet(spark_path(found[0].path)).schema
+    schema = parquet_reader(spark).parquet(spark_path(found[0].path)).schema
     return frame_of_files(spark, found, schema, files_of(normal_root(path), storage_options))

@@ -59,8 +59,8 @@ def read_windows(
     Columns: ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp`` timestamp, ``timestamp_type``
     int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``
     array<struct<key: string, value: binary>> (null when there are none), ``late`` boolean (the record was
-    written after the window that its time belongs to had been planned), ``window_id`` string (the window
-    that takes the record).
+    written after the window that its time belongs to had been planned, or is stamped before the interval
+    that takes it), ``window_id`` string (the window that takes the record).
 
     With the engines python and connector the result is lazy, and every action reads Kafka again and gets the same
     records: call ``persist()`` for more than one action. A task's error reaches the driver as text inside one of

@@ -18,7 +18,7 @@ from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order
-from kafka_ordered_ops.spark.read.reading import Reading
+from kafka_ordered_ops.spark.read.reading import Reading, parquet_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,8 @@ def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFram
     from pyspark.sql import functions as f
 
     frames = (
-        spark.read.schema(STAGE_DDL)
+        parquet_reader(spark)
+        .schema(STAGE_DDL)
         .parquet(output.stage_uri)
         .withColumn("window_id", f.lit(output.window_id))
         for output in outputs

@@ -13,7 +13,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
 
 #: More slices than cores, so that a slow one does not hold the job; each one costs a connection.
 TASKS_PER_CORE: Final = 3
@@ -68,6 +68,17 @@ class Reading:
     def parallelism(self) -> int:
         """How many tasks can run at a time."""
         return parallelism(self.spark)
+
+
+def parquet_reader(spark: SparkSession) -> DataFrameReader:
+    """Return a reader of files that this package has written, whatever the session is set to do with others."""
+    return spark.read.options(
+        # Else rows of files that are gone or damaged are left out without a word.
+        ignoreCorruptFiles="false",
+        ignoreMissingFiles="false",
+        # Files that Spark did not write do not say of old times that they are as they are.
+        datetimeRebaseMode="CORRECTED",
+    )
 
 
 def is_connect(spark: SparkSession) -> bool:

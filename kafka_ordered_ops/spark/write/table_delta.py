@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted, session_with
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
+    commits_of,
     fields_of,
+    is_relevant,
     is_replacing,
     merge_statement,
 )
 from kafka_ordered_ops.spark.write.table_stages import STAGE_COLUMNS, StagingTable, staging_name
-from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
+from kafka_ordered_ops.spark.write.write_session import session_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 _KEY: Final = "kafka_ordered_ops"
 
 _APPEND_ONLY: Final = "delta.appendOnly"
+#: Without it, transaction ids are remembered for ever.
+_TRANSACTIONS_EXPIRE: Final = "delta.setTransactionRetentionDuration"
 #: False: a value is refused.
 _IDENTITY: Final = "delta.identity.allowExplicitInsert"
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -33,8 +39,8 @@ _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 class Delta:
     """A commit says whose rows it shows in its ``userMetadata``, and has a transaction id of the window's own.
 
-    Delta skips a commit whose ``txnVersion`` is not above the last one of its ``txnAppId``, and remembers that for
-    ever. Appended is with one id for each claim and the version 1: once, whoever tries. In the other modes the version
+    Delta skips a commit whose ``txnVersion`` is not above the last one of its ``txnAppId``, and remembers that beyond the
+    history of its commits. Appended is with one id for each claim and the version 1: once, whoever tries. In the other modes the version
     counts the window's publications, so that of two publishers that have seen the same, one comes through.
     """
 
@@ -44,11 +50,12 @@ class Delta:
         self.stage = StagingTable(facts, staging_name(facts.table))
 
     def check(self) -> None:
-        """Refuse a session without Delta's SQL, where a statement is needed, and a table that refuses the mode."""
+        """Refuse a session without Delta's SQL, and a table that refuses the mode."""
         mode = self.target.mode
-        if mode is TableMode.MERGE:
-            self.facts.check_extensions("mode 'merge'", _EXTENSION)
-        if mode is not TableMode.APPEND and self.facts.delta_properties.get(_APPEND_ONLY) == "true":
+        history = f"DESCRIBE HISTORY {self.facts.table} LIMIT 1"
+        self.facts.check_sql(f"mode '{mode}'", _EXTENSION, history)
+        self.stage.check()
+        if mode is not TableMode.APPEND and self.facts.properties.get(_APPEND_ONLY) == "true":
             raise ConfigError(
                 f"{self.facts.table} has {_APPEND_ONLY}=true, and mode {str(mode)!r} changes rows: use mode 'append', or "
                 "unset that property"
@@ -62,40 +69,74 @@ class Delta:
                 )
 
     def basis(self) -> int | None:
-        """Delta remembers transaction ids for ever."""
-        return None
+        """Return the table's version."""
+        rows = self.facts.spark.sql(f"DESCRIBE HISTORY {self.facts.table} LIMIT 1").collect()
+        return int(rows[0].version) if rows else None
 
     def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
-        """Find the newest commit of the window in the history; see `TableFormat`."""
+        """Find the commits of the window in the history; see `TableFormat`."""
         from pyspark.sql import functions as f
 
-        def told(name: str) -> str:
-            return f"$.{_KEY}.write.{name}"
+        def told(name: str) -> Any:
+            return f.get_json_object("userMetadata", f"$.{_KEY}.write.{name}")
 
-        history = self.facts.spark.sql(f"DESCRIBE HISTORY {self.facts.table}")
-        mine = f.get_json_object("userMetadata", told("window_id")) == f.lit(write.window_id)
+        mine = told("window_id") == f.lit(write.window_id)
         if not is_replacing(self.target):
-            mine &= f.get_json_object("userMetadata", told("group")) == f.lit(write.group_id)
-        rows = history.where(mine).orderBy(f.desc("version")).select("userMetadata").head(1)
-        if rows:
-            fields = fields_of(rows[0][0]).object(_KEY)
-            return TableState(
-                TableWrite.from_json(fields.object("write")), fields.integer("txn_version") + 1
-            )
+            mine &= told("group") == f.lit(write.group_id)
+            mine &= told("ledger") == f.lit(write.ledger_id)
+        history = self.facts.spark.sql(f"DESCRIBE HISTORY {self.facts.table}")
+        # Versions go from the oldest one on when the log's retention ends.
+        marks = {0} if since is None else {0, since, since + 1}
+        rows = (
+            history.where(mine | f.col("version").isin(*marks))
+            .orderBy(f.desc("version"))
+            .select("version", "userMetadata")
+            .collect()
+        )
+        found = [_told(row.userMetadata) for row in rows]
+        commits = commits_of(write, self.target, (commit for commit, _ in found))
+        remembers = bool(commits) or any(one.version in marks for one in rows)
+        return TableState(
+            commits,
+            self._next_version(write, found, turn),
+            is_whole=remembers or self._skips_repeated,
+            knows_all=any(row.version == 0 for row in rows),
+            is_skipped=self._skips_repeated and not remembers,
+        )
+
+    @property
+    def _skips_repeated(self) -> bool:
+        """Whether the table itself skips what a claim has added before, however long ago."""
+        is_append = self.target.mode is TableMode.APPEND
+        return is_append and _TRANSACTIONS_EXPIRE not in self.facts.properties
+
+    def _next_version(
+        self, write: TableWrite, found: list[tuple[TableCommit | None, int | None]], turn: int
+    ) -> int:
+        """Return a version above those that the commits of this transaction id have counted to."""
+        counted = [
+            version
+            for commit, version in found
+            if commit is not None
+            and commit.mode is self.target.mode
+            and is_relevant(write, self.target, commit.write)
+        ]
+        if known := [one for one in counted if one is not None]:
+            return max(known) + 1
         # The first publication, unless it has just been skipped: then the history has forgotten older ones,
         # and only the clock is surely above what they counted to.
-        return TableState(None, 1 if turn == 0 else int(time.time() * 1000))
+        return 1 if turn == 0 else int(time.time() * 1000)
 
-    def show(self, write: TableWrite, records: int, basis: int | None) -> bool:
+    def show(self, write: TableWrite, records: int, basis: int | None) -> None:
         """Commit the staged rows; see `TableFormat`."""
-        is_append = self.target.mode is TableMode.APPEND
-        # One id for each window: with one for all, an older window behind a newer one is skipped.
-        window = f"{write.group_id}/{write.window_id}"
-        app_id = f"{window}/{write.claim_id}" if is_append else window
-        version = 1 if is_append else basis
-        told = strict_json.dumps({_KEY: {"write": write.to_json(), "txn_version": version}})
-        if self.target.mode is TableMode.MERGE:
-            return self._merge(write, app_id, version, told)
+        mode = TableMode(self.target.mode)
+        is_append = mode is TableMode.APPEND
+        app_id, version = self._transaction_id(write), 1 if is_append else basis
+        commit = TableCommit(write, mode, records)
+        told = strict_json.dumps({_KEY: {**commit.to_json(), "txn_version": version}})
+        if mode is TableMode.MERGE:
+            self._merge(write, app_id, version, told)
+            return
         rows = self.stage.rows(write).drop(*STAGE_COLUMNS)
         writer = (
             rows.writeTo(self.facts.table)
@@ -106,21 +147,41 @@ class Delta:
         if is_append:
             # Skipped is what this claim has appended before.
             writer.append()
-            return True
-        writer.overwrite(self._of_window(rows, write))
-        return False
+        else:
+            writer.overwrite(self._of_window(rows, write))
 
-    def _merge(self, write: TableWrite, app_id: str, version: int | None, told: str) -> bool:
+    def _transaction_id(self, write: TableWrite) -> str:
+        """Return the id by which Delta orders the commits of a window: with one for all, an older window is skipped.
+
+        Rows are replaced by the window's id alone, whosever they are. So whoever replaces them counts with the others.
+        """
+        mode = TableMode(self.target.mode)
+        names = [write.window_id]
+        if mode is not TableMode.REPLACE:
+            names = [write.ledger_id, write.group_id, *names]
+        if mode is TableMode.APPEND:
+            names.append(write.claim_id)
+        return strict_json.dumps([_KEY, mode.value, *names])
+
+    def _merge(self, write: TableWrite, app_id: str, version: int | None, told: str) -> None:
         conf = {
             "spark.databricks.delta.write.txnAppId": app_id,
             "spark.databricks.delta.write.txnVersion": str(version),
             "spark.databricks.delta.commitInfo.userMetadata": told,
         }
         statement = merge_statement(self.facts, self.target, self.stage.statement(write))
-        # It returns how many rows it has changed, and nothing if it was skipped.
-        return bool(session_with(self.facts.spark, conf).sql(statement).collect())
+        session_with(self.facts.spark, conf).sql(statement).collect()
 
     def _of_window(self, rows: DataFrame, write: TableWrite):  # type: ignore[no-untyped-def]
         from pyspark.sql import functions as f
 
         return f.col(quoted(self.facts.columns["window_id"])) == f.lit(write.window_id)
+
+
+def _told(text: str | None) -> tuple[TableCommit | None, int | None]:
+    """Return what a commit says of itself, and its version of the transaction id; None for one of another program."""
+    try:
+        fields = fields_of(text or "").object(_KEY)
+        return TableCommit.from_json(fields), fields.integer("txn_version")
+    except JsonError:
+        return None, None

@@ -13,6 +13,9 @@ from kafka_ordered_ops.spark.failures import named_error
 #: Each turn but the last was lost to another commit of the same window, or of the same files.
 TURNS_MAX: Final = 5
 
+#: A statement's own words where another process has published the same rows meanwhile, and removed them.
+GONE: Final = "kafka_ordered_ops: staged rows were deleted meanwhile"
+
 T = TypeVar("T")
 
 #: The formats' words for "another program has committed meanwhile: look again".
@@ -22,6 +25,7 @@ _CONFLICT: Final = re.compile(
     r"|Failed to enforce scan consistency"
     # Iceberg's, of a publication that another program has made meanwhile.
     r"|DuplicateWAPCommitException|Duplicate request to cherry pick|already picked to create ancestor"
+    rf"|{GONE}"
 )
 
 #: What an exception of the JVM says, in the text that Python sees of it.

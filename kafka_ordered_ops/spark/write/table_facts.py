@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.spark.write.table_errors import told_by
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.spark.write.table_errors import beside_others, told_by
+from kafka_ordered_ops.spark.write.table_rules import quoted as quoted
+from kafka_ordered_ops.spark.write.table_rules import required
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +34,27 @@ _CHECK: Final = "delta.constraints."
 #: What Iceberg's Spark catalogue takes behind a table's name.
 _SELECTOR: Final = re.compile(r"\.`?((?:branch|tag)_[^.`]+)`?$")
 
+#: A name's part in SQL: quoted, or as it is.
+_PART: Final = re.compile(r"`(?:[^`]|``)+`|[^`.\s]+")
+_SESSION_CATALOG: Final = "spark_catalog"
+
 #: What Delta's log says of a column that it generates.
 _GENERATED: Final = "delta.generationExpression"
 _GENERATING: Final = frozenset({"generatedColumns", "identityColumns"})
+
+#: Some ten thousand columns.
+_SCHEMA_BYTES_MAX: Final = 16 * 1024**2
+
+#: How EXPLAIN says that a statement is invalid.
+INVALID: Final = "Error occurred during query planning"
+
+#: What Spark says of a statement of an extension that it lacks: of some, it takes the words for others.
+_NOT_TAKEN: Final = (
+    "PARSE_SYNTAX_ERROR",
+    "UNSUPPORTED",
+    "not supported",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)
 
 _SINGLE_DRIVER: Final = "S3SingleDriverLogStore"
 
@@ -43,23 +64,33 @@ class TableFacts:
     """A table as the catalogue has it."""
 
     spark: SparkSession
-    #: As the user named it.
+    #: As the user named it, in full: in sessions like this one with another schema it is the same table.
     table: str
     #: ``delta`` or ``iceberg``.
     format: str
     location: str
     #: With its catalogue, where the catalogue says so.
     full_name: str
+    #: The session in which the user reads the table.
+    own: SparkSession | None = None
 
     @classmethod
-    def of(cls, spark: SparkSession, table: str) -> TableFacts:
+    def of(cls, spark: SparkSession, table: str, own: SparkSession | None = None) -> TableFacts:
         """Ask the catalogue.
+
+        Args:
+            spark: the session that writes.
+            table: the table, as the user named it.
+            own: the user's session, if it is another one.
 
         Raises:
             ConfigError: there is no such table, or it is neither a Delta nor an Iceberg table.
         """
         try:
-            rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+            # Another session, with its own cache, may have changed it.
+            spark.sql(f"REFRESH TABLE {table}")
+            # In the user's, a temporary view may have this name.
+            rows = (own or spark).sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         except Exception as error:
             raise ConfigError(
                 f"there is no table {table} that this session can read: {told_by(error)}. Create it before the first "
@@ -80,7 +111,8 @@ class TableFacts:
                 f"{table} names a branch or a tag of an Iceberg table: windows are published to the table itself. Leave "
                 f"{selector[1]} out"
             )
-        return cls(spark, table, provider, told.get("Location", ""), name)
+        full = _in_full(spark, table.strip())
+        return cls(spark, full, provider, told.get("Location", ""), name, own)
 
     @property
     def catalog(self) -> str:
@@ -99,9 +131,9 @@ class TableFacts:
     @cached_property
     def rules(self) -> dict[str, str]:
         """What each row must satisfy, as conditions by their names: columns that are NOT NULL, and Delta's CHECKs."""
-        rules = dict(_not_null(self._schema.fields, ()))
+        rules = required(self._schema)
         if self.format == "delta":
-            for name, text in self.delta_properties.items():
+            for name, text in self.properties.items():
                 if name.startswith(_CHECK):
                     rules[f"CHECK {name.removeprefix(_CHECK)} ({text})"] = text
             for name, metadata in self.delta_columns.items():
@@ -111,9 +143,20 @@ class TableFacts:
         return rules
 
     @cached_property
-    def delta_properties(self) -> dict[str, str]:
-        """The properties of a Delta table, as they are: SHOW TBLPROPERTIES hides those that speak of a URL or a token."""
-        return {str(name): str(text) for name, text in (self._detail.properties or {}).items()}
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        if self.format == "delta":
+            # As they are: SHOW TBLPROPERTIES hides those that speak of a URL or a token.
+            return {str(name): str(text) for name, text in (self._detail.properties or {}).items()}
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.table}").collect()
+        return {str(row[0]): str(row[1]) for row in rows}
+
+    @cached_property
+    def inherited(self) -> dict[str, str]:
+        """The properties without which a table of this format cannot have the same columns."""
+        # Of Iceberg, types that are newer; of Delta, names with blanks, say, also within a struct.
+        name = "format-version" if self.format == "iceberg" else "delta.columnMapping.mode"
+        return {name: self.properties[name]} if name in self.properties else {}
 
     @cached_property
     def _detail(self) -> Any:
@@ -137,8 +180,15 @@ class TableFacts:
         logs = session._jvm.org.apache.spark.sql.delta.DeltaLog
         # It is as new as the statement above, which looked for newer commits.
         log = logs.forTable(session._jsparkSession, self._detail.location)
-        schema = json.loads(log.unsafeVolatileSnapshot().metadata().schemaString())
-        return {one["name"]: one["metadata"] for one in schema["fields"]}
+        text = log.unsafeVolatileSnapshot().metadata().schemaString()
+        try:
+            schema = strict_json.loads(text, limit_bytes=_SCHEMA_BYTES_MAX)
+            return {one["name"]: one["metadata"] for one in schema["fields"]}
+        except (strict_json.JsonError, LookupError, TypeError) as error:
+            raise SinkError(
+                f"the schema of table {self.table} in its Delta log cannot be read: {error}. Another program wrote it: "
+                "repair the table"
+            ) from error
 
     @cached_property
     def is_case_sensitive(self) -> bool:
@@ -160,6 +210,26 @@ class TableFacts:
         name = self.columns.get("window_id")
         return name is not None and self.fields[name].simpleString() == "string"
 
+    def may_show(self, window_id: str) -> bool:
+        """Return whether readers may see rows of a window id; without our column, nobody can tell."""
+        return not self.has_window_id or self._rows_of(window_id, limit=1) > 0
+
+    def rows_shown(self, window_id: str) -> int:
+        """Return how many rows of a window id readers see, in a table with our column."""
+        return self._rows_of(window_id, limit=None)
+
+    def _rows_of(self, window_id: str, limit: int | None) -> int:
+        from pyspark.sql import functions as f
+
+        self.refresh(self.table)
+        is_mine = f.col(quoted(self.columns["window_id"])) == f.lit(window_id)
+
+        def counted() -> int:
+            rows = self.spark.table(self.table).where(is_mine)
+            return (rows if limit is None else rows.limit(limit)).count()
+
+        return beside_others(counted)
+
     def refresh(self, name: str) -> None:
         """Refresh the session's view of a table: before it is read, and after each change.
 
@@ -169,13 +239,50 @@ class TableFacts:
         if self.format == "iceberg":
             self.spark.sql(f"REFRESH TABLE {name}")
 
-    def check_extensions(self, what: str, extension: str) -> None:
-        """Raise `ConfigError` where the session lacks the SQL that a mode needs."""
-        found = self.spark.conf.get("spark.sql.extensions", "") or ""
-        if extension not in found:
+    def refresh_for_user(self) -> None:
+        """Refresh the table in the user's own session, after what its readers see has changed."""
+        if self.format != "iceberg" or self.own is None:
+            return
+        # By now the name may mean another table there, or none. What is shown is shown.
+        with suppress(Exception):
+            self.own.sql(f"REFRESH TABLE {self.table}")
+
+    def check_columns(self, own: Sequence[str]) -> None:
+        """Raise `ConfigError` for columns that differ only by case in this session, or that are `own` ones."""
+        twice = [name for name in self.fields if self.columns[self.folded(name)] != name]
+        if twice:
             raise ConfigError(
-                f"{what} of the {self.format} table {self.table} needs spark.sql.extensions to contain {extension}, and "
-                f"this session has {found or 'none'}: set it before the session starts"
+                f"{self.table} has columns whose names differ from others by their case only, as {twice[0]}: set "
+                "spark.sql.caseSensitive=true in this session, or rename them"
+            )
+        if clash := [name for folded, name in self.columns.items() if folded in own]:
+            raise ConfigError(
+                f"{self.table} has the column {clash[0]}, whose name is used where rows wait: name another table, or rename "
+                "the column"
+            )
+
+    def check_sql(self, what: str, extension: str, statement: str) -> None:
+        """Raise `ConfigError` where the session does not take a statement that a mode needs.
+
+        Args:
+            what: the mode, for the message.
+            extension: what brings the statement, unless the runtime has the format built in: then Spark is asked.
+            statement: changes nothing.
+        """
+        found = self.spark.conf.get("spark.sql.extensions", "") or ""
+        if extension in found:
+            return
+        try:
+            told = [str(row[0]) for row in self.spark.sql(statement).collect()]
+            why = told[1] if told and told[0].startswith(INVALID) else None
+        except Exception as error:
+            if not any(word in str(error) for word in _NOT_TAKEN):
+                raise
+            why = told_by(error)
+        if why is not None:
+            raise ConfigError(
+                f"{what} of the {self.format} table {self.table} needs SQL that this session does not take ({why}): add "
+                f"{extension} to spark.sql.extensions, which is {found or 'not set'}, before the session starts"
             )
 
     def warn_of_unsafe_store(self) -> None:
@@ -205,20 +312,22 @@ class TableFacts:
                 )
 
 
-def _not_null(fields: Sequence[Any], above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for field in fields:
-        path = (*above, field.name)
-        name = ".".join(map(quoted, path))
-        if not field.nullable:
-            parent = f"{'.'.join(map(quoted, above))} IS NULL OR " if above else ""
-            yield f"{'.'.join(path)} NOT NULL", f"{parent}{name} IS NOT NULL"
-        if field.dataType.typeName() == "struct":
-            yield from _not_null(field.dataType.fields, path)
-
-
-def quoted(name: str) -> str:
-    """Return a column's name for a statement."""
-    return f"`{name.replace('`', '``')}`"
+def _in_full(spark: SparkSession, table: str) -> str:
+    """Return a table's name with the current schema and catalogue, where it does not name them."""
+    parts = _PART.findall(table)
+    if ".".join(parts) != table:
+        return table
+    catalog = spark.catalog.currentCatalog()
+    first = parts[0].strip("`")
+    if len(parts) == 1:
+        # Quoted where it needs to be, of several parts, and empty where a catalogue has no default one.
+        table = ".".join(filter(None, (spark.catalog.currentDatabase(), table)))
+    elif (
+        first.lower() in (_SESSION_CATALOG, *_FORMATS)
+        or spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
+    ):
+        return table
+    return table if catalog == _SESSION_CATALOG else f"{quoted(catalog)}.{table}"
 
 
 def literal(text: str) -> str:
@@ -229,27 +338,3 @@ def literal(text: str) -> str:
 def listed(names: Sequence[str], *, of: str = "") -> str:
     """Return columns for a statement."""
     return ", ".join(f"{of}{quoted(name)}" for name in names)
-
-
-def session_with(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session like this one, with more settings: what other threads do in this one is not stamped.
-
-    Statements have no options: what their commits carry comes from the session's settings.
-    """
-    own: Any = spark
-    if not hasattr(own, "_jsparkSession"):
-        like = own.cloneSession()
-    else:
-        like = own.newSession()
-        for key, value in own.conf.getAll.items():
-            # What differs was set on the running session, so it can be set here.
-            if like.conf.get(key, None) != value:
-                like.conf.set(key, value)
-        if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
-            like.catalog.setCurrentCatalog(current)
-        # It is quoted where it needs to be, may have several parts, and is empty where the catalogue has no default one.
-        if name := own.catalog.currentDatabase():
-            like.catalog.setCurrentDatabase(name)
-    for key, value in conf.items():
-        like.conf.set(key, value)
-    return like  # type: ignore[no-any-return]

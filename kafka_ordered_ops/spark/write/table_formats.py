@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
+from kafka_ordered_ops.spark.write.table_errors import GONE
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, literal, quoted
 from kafka_ordered_ops.spark.write.table_stages import (
     DELETED_COLUMN,
     Stage,
     StagingTable,
 )
-from kafka_ordered_ops.spark.write.table_write import TableWrite
-
-#: What a commit says of itself is some hundred bytes.
-_METADATA_BYTES_MAX: Final = 64 * 1024
+from kafka_ordered_ops.spark.write.table_write import METADATA_BYTES_MAX, TableCommit, TableWrite
 
 #: By which the newest record of a key is found, in this order.
 ORDER_COLUMNS: Final = ("timestamp", "topic", "partition", "offset")
@@ -29,12 +28,22 @@ _MARK: Final = "_koo_mark"
 class TableState:
     """The state of one window in a table."""
 
-    #: Whose rows show; None where no commit is known that has shown any.
-    shown: TableWrite | None
+    #: The known commits whose rows the window's may be, from the newest back; see `commits_of`.
+    commits: tuple[TableCommit, ...] = ()
     #: What a commit on top of this must be based on; its meaning is the format's.
     basis: int | None = None
     #: Whether the table remembers all commits since `since`; False: the window may have been shown.
     is_whole: bool = True
+    #: Whether it remembers all of its commits, as far as they matter for the window.
+    knows_all: bool = True
+    #: Whether a commit that is not known was skipped, if it did not fail: the table forgets its commits, and not which
+    #: of them it skips.
+    is_skipped: bool = False
+
+    @property
+    def shown(self) -> TableWrite | None:
+        """Whose rows show; None where no commit is known that has shown any."""
+        return self.commits[0].write if self.commits else None
 
 
 class TableFormat(Protocol):
@@ -56,7 +65,7 @@ class TableFormat(Protocol):
         """Raise `ConfigError` for a table or a session that cannot do what is asked."""
 
     def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
-        """Return whose rows of a window show.
+        """Return whose rows of a window show: with mode replace, of any ledger and group that has used its id.
 
         Args:
             write: one write of the window.
@@ -67,17 +76,41 @@ class TableFormat(Protocol):
     def basis(self) -> int | None:
         """Return what a later `look` is to reach back to."""
 
-    def show(self, write: TableWrite, records: int, basis: int | None) -> bool:
+    def show(self, write: TableWrite, records: int, basis: int | None) -> None:
         """Make a write's staged rows visible in one commit, if the window is still as it was seen.
 
-        Returns:
-            False if the commit may have been skipped without a word: look again. A commit that comes too late fails.
+        A commit that comes too late fails, or is skipped without a word: look again.
         """
+
+
+def commits_of(
+    write: TableWrite, target: TableTarget, told: Iterable[TableCommit | None]
+) -> tuple[TableCommit, ...]:
+    """Return, of a table's commits from the newest back, those whose rows a window's may be.
+
+    Rows are replaced by the window's id alone. So what all ledgers and groups have shown under it counts then, back to the
+    newest replacement, which has left no other rows. Otherwise the newest commit of the window itself says enough.
+    """
+    found: list[TableCommit] = []
+    for one in told:
+        if one is None or not is_relevant(write, target, one.write):
+            continue
+        found.append(one)
+        if not is_replacing(target) or one.mode is TableMode.REPLACE:
+            break
+    return tuple(found)
+
+
+def is_relevant(write: TableWrite, target: TableTarget, shown: TableWrite) -> bool:
+    """Return whether shown rows may be those of a window; see `commits_of`."""
+    if is_replacing(target):
+        return shown.window_id == write.window_id
+    return shown.is_same_window(write)
 
 
 def fields_of(text: str) -> Fields:
     """Return what a commit says of itself; raise `JsonError`."""
-    return Fields(strict_json.loads(text, limit_bytes=_METADATA_BYTES_MAX), "commit")
+    return Fields(strict_json.loads(text, limit_bytes=METADATA_BYTES_MAX), "commit")
 
 
 def merge_statement(facts: TableFacts, target: TableTarget, rows: str) -> str:
@@ -104,6 +137,11 @@ def order_columns(facts: TableFacts) -> list[str]:
     return [facts.columns[name] for name in ORDER_COLUMNS if name in facts.columns]
 
 
+def is_repeatable(facts: TableFacts, target: TableTarget) -> bool:
+    """Return whether merging the same rows again, however much later, changes nothing."""
+    return not target.delete_tombstones and len(order_columns(facts)) == len(ORDER_COLUMNS)
+
+
 def _newer(facts: TableFacts) -> str:
     order = order_columns(facts)
     if not order:
@@ -124,11 +162,10 @@ def replace_statement(
     """
     names, rows = list(facts.fields), stage.statement(write)
     window = quoted(facts.columns["window_id"])
-    nulls = ", ".join(f"CAST(NULL AS {facts.fields[n].simpleString()}) {quoted(n)}" for n in names)
-    gone = literal("kafka_ordered_ops: staged rows were deleted meanwhile")
+    nulls = ", ".join(f"NULL {quoted(n)}" for n in names)
     mark = (
         f"CASE WHEN count(*) = {records} THEN {literal(write.window_id)} "
-        f"ELSE CAST(raise_error({gone}) AS STRING) END"
+        f"ELSE CAST(raise_error({literal(GONE)}) AS STRING) END"
     )
     source = (
         f"(SELECT CAST(NULL AS STRING) {_MARK}, {listed(names)} FROM {rows} "

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted, session_with
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
+    commits_of,
     fields_of,
-    is_replacing,
     merge_statement,
     replace_statement,
 )
 from kafka_ordered_ops.spark.write.table_stages import (
+    COMMIT_PROPERTY,
     STAGE_COLUMNS,
-    WRITE_PROPERTY,
     Branches,
     Stage,
     StagingTable,
+    publication_of,
     staging_name,
 )
-from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
+from kafka_ordered_ops.spark.write.write_session import session_with
+
+_log = logging.getLogger(__name__)
+
+#: How MERGE is validated against commits of others.
+_ISOLATION: Final = "write.merge.isolation-level"
 
 _WINDOW_PROPERTY: Final = "kafka-ordered-ops.window"
 _SESSION_PROPERTY: Final = "spark.sql.iceberg.snapshot-property"
 
 _EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-#: A snapshot: its parent, and what it says of the window that it shows.
-_Snapshots = dict[int, tuple[int | None, str | None, str | None]]
+#: Snapshots by their ids: the parent, and what it says of the window that it shows.
+_Snapshots = dict[int, tuple[int | None, TableCommit | None]]
 
 
 class Iceberg:
@@ -53,8 +63,16 @@ class Iceberg:
 
     def check(self) -> None:
         """Refuse a session without Iceberg's SQL, where a statement is needed."""
-        if self.target.mode is not TableMode.REPLACE or not self._has_window_partitions:
-            self.facts.check_extensions(f"mode '{self.target.mode}'", _EXTENSION)
+        table, what = self.facts.table, f"mode '{self.target.mode}'"
+        if self.target.mode is TableMode.APPEND:
+            drop = f"ALTER TABLE {table} DROP BRANCH IF EXISTS `koo_`"
+            self.facts.check_sql(what, _EXTENSION, drop)
+        elif self.target.mode is TableMode.MERGE or not self._has_window_partitions:
+            merge = f"MERGE INTO {table} t USING {table} s ON false WHEN MATCHED THEN DELETE"
+            self.facts.check_sql(what, _EXTENSION, f"EXPLAIN {merge}")
+        if self.target.mode is not TableMode.APPEND:
+            self._staging.check()
+            self._warn_of_isolation()
 
     def basis(self) -> int | None:
         """Return the snapshot that the table shows; None for one without any."""
@@ -70,30 +88,26 @@ class Iceberg:
         if basis is None and self.target.mode is TableMode.REPLACE:
             basis = self._first_snapshot()
         snapshots = self._snapshots()
-        current, shown, is_whole = basis, None, True
-        while current is not None and shown is None:
-            if current not in snapshots:
-                is_whole = False
-                break
-            parent, told, published = snapshots[current]
-            shown = self._shown_by(write, told, published)
-            if current == since:
-                break
-            current = parent
-        return TableState(shown, basis, is_whole)
+        known = list(_ancestors(basis, snapshots))
+        commits = commits_of(write, self.target, (snapshots[one][1] for one in known))
+        # The first snapshot has no parent; before it, there is nothing.
+        knows_all = basis is None or any(snapshots[one][0] is None for one in known)
+        is_whole = knows_all or bool(commits) or since in known
+        return TableState(commits, basis, is_whole, knows_all)
 
-    def show(self, write: TableWrite, records: int, basis: int | None) -> bool:
+    def show(self, write: TableWrite, records: int, basis: int | None) -> None:
         """Commit the staged rows; see `TableFormat`."""
         if self.target.mode is TableMode.APPEND:
             self._pick(write)
         elif self.target.mode is TableMode.MERGE:
             rows = self._staging.statement(write)
-            self._run(merge_statement(self.facts, self.target, rows), write)
+            self._run(merge_statement(self.facts, self.target, rows), write, records)
         elif self._has_window_partitions:
-            self._overwrite(write, basis)
+            self._overwrite(write, records, basis)
         else:
-            self._run(replace_statement(self.facts, self._staging, write, records), write)
-        return True
+            statement = replace_statement(self.facts, self._staging, write, records)
+            self._run(statement, write, records)
+        self.facts.refresh_for_user()
 
     def _pick(self, write: TableWrite) -> None:
         if (staged := self._branches.snapshot(write)) is None:
@@ -109,7 +123,7 @@ class Iceberg:
         self.facts.refresh(self.facts.table)
         return self.basis()
 
-    def _overwrite(self, write: TableWrite, basis: int | None) -> None:
+    def _overwrite(self, write: TableWrite, records: int, basis: int | None) -> None:
         from pyspark.sql import functions as f
 
         (
@@ -117,7 +131,7 @@ class Iceberg:
             .drop(*STAGE_COLUMNS)
             .writeTo(self.facts.table)
             .option(f"snapshot-property.{_WINDOW_PROPERTY}", write.window_id)
-            .option(f"snapshot-property.{WRITE_PROPERTY}", strict_json.dumps(write.to_json()))
+            .option(f"snapshot-property.{COMMIT_PROPERTY}", self._told(write, records))
             .option("validate-from-snapshot-id", str(basis))
             .option("isolation-level", "serializable")
             # Not overwritePartitions: a result without rows would leave the older rows as they are.
@@ -125,22 +139,41 @@ class Iceberg:
         )
         self.facts.refresh(self.facts.table)
 
-    def _run(self, statement: str, write: TableWrite) -> None:
+    def _run(self, statement: str, write: TableWrite, records: int) -> None:
         conf = {
             f"{_SESSION_PROPERTY}.{_WINDOW_PROPERTY}": write.window_id,
-            f"{_SESSION_PROPERTY}.{WRITE_PROPERTY}": strict_json.dumps(write.to_json()),
+            f"{_SESSION_PROPERTY}.{COMMIT_PROPERTY}": self._told(write, records),
         }
         session_with(self.facts.spark, conf).sql(statement).collect()
         self.facts.refresh(self.facts.table)
+
+    def _told(self, write: TableWrite, records: int) -> str:
+        commit = TableCommit(write, TableMode(self.target.mode), records)
+        return strict_json.dumps(commit.to_json())
 
     @cached_property
     def _has_window_partitions(self) -> bool:
         """Whether no file holds rows of two windows, so that Iceberg replaces a window by whole files."""
         if not self.facts.has_window_id:
             return False
-        schema = self.facts.spark.table(f"{self.facts.table}.partitions").schema
-        partition: Any = schema["partition"].dataType if "partition" in schema.names else None
-        return partition is not None and "window_id" in map(self.facts.folded, partition.names)
+        partitions = self.facts.spark.table(f"{self.facts.table}.partitions")
+        schema: Any = partitions.schema
+        names = schema["partition"].dataType.names if "partition" in schema.names else []
+        found = [one for one in names if self.facts.folded(one) == "window_id"]
+        # Files of before the table was partitioned so, or of after it, may hold rows of several windows.
+        return bool(found) and partitions.where(f"partition.{quoted(found[0])} IS NULL").isEmpty()
+
+    def _warn_of_isolation(self) -> None:
+        """Log a warning where the table lets two writers commit whose rows they did not see of each other."""
+        told = self.facts.properties.get(_ISOLATION, "serializable")
+        if told != "serializable":
+            _log.warning(
+                "%s has %s=%s: of two processes that publish the same window, or windows with the same keys, at the same "
+                "moment, both may add their rows. Run one at a time, or unset that property.",
+                self.facts.table,
+                _ISOLATION,
+                told,
+            )
 
     def _snapshots(self) -> _Snapshots:
         from pyspark.sql import functions as f
@@ -151,47 +184,36 @@ class Iceberg:
             .select(
                 "snapshot_id",
                 "parent_id",
-                f.element_at(summary, WRITE_PROPERTY),
+                f.element_at(summary, COMMIT_PROPERTY),
                 f.coalesce(
                     f.element_at(summary, "published-wap-id"), f.element_at(summary, "wap.id")
                 ),
+                f.element_at(summary, "added-records"),
             )
             .collect()
         )
-        return {int(row[0]): (row[1], row[2], row[3]) for row in rows}
+        return {int(row[0]): (row[1], _commit_of(*row[2:])) for row in rows}
 
-    def _shown_by(
-        self, write: TableWrite, told: str | None, published: str | None
-    ) -> TableWrite | None:
-        """Return whose rows of the window a snapshot shows."""
-        if told is not None:
-            found = _write_of(told)
-        elif published is not None:
-            found = _publication_of(published)
-        else:
+
+def _ancestors(head: int | None, snapshots: _Snapshots) -> Iterator[int]:
+    """Return the known snapshots from the head back: up to the first one, or to one that has expired."""
+    while head in snapshots and head is not None:
+        yield head
+        head = snapshots[head][0]
+
+
+def _commit_of(told: str | None, published: str | None, added: str | None) -> TableCommit | None:
+    """Return what a snapshot shows of a window; None for one of another program."""
+    if told is not None:
+        try:
+            commit = TableCommit.from_json(fields_of(told))
+        except JsonError:
             return None
-        if found is None or found.window_id != write.window_id:
-            return None
-        return found if is_replacing(self.target) or found.group_id == write.group_id else None
-
-
-def _write_of(told: str) -> TableWrite | None:
-    try:
-        return TableWrite.from_json(fields_of(told))
-    except JsonError:
+    elif published is not None and (write := publication_of(published)) is not None:
+        # Cherry-picked: a claim's rows, of whichever attempt.
+        commit = TableCommit(write, TableMode.APPEND, None)
+    else:
         return None
-
-
-def _publication_of(published: str) -> TableWrite | None:
-    """Return what a cherry-picked snapshot shows: a claim's rows, of whichever attempt."""
-    try:
-        told: Any = strict_json.loads(published, limit_bytes=len(published) + 1)
-    except JsonError:
-        return None
-    if not isinstance(told, list) or len(told) != 4 or told[0] != "kafka_ordered_ops":
-        return None
-    fields = dict(zip(("group", "window_id", "claim_id"), told[1:], strict=True))
-    try:
-        return TableWrite.from_json(Fields({**fields, "attempt": 0, "token": "0"}, "snapshot"))
-    except JsonError:
-        return None
+    if commit.mode is TableMode.APPEND and added is not None and added.isdecimal():
+        return replace(commit, records=int(added))
+    return commit

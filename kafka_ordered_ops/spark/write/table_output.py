@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.ownership import check_may_replace, check_newest, fewer_error
 from kafka_ordered_ops.output.staged_output import Facts
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_errors import (
@@ -17,11 +18,16 @@ from kafka_ordered_ops.spark.write.table_errors import (
     is_conflict,
     table_errors,
 )
-from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState
+from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState, is_repeatable
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 #: Version of the JSON that the ledger keeps.
-TABLE_VERSION: Final = 2
+TABLE_VERSION: Final = 3
+
+#: How rows are made to go away, which nobody needs.
+_REMEDY: Final = "delete its rows"
+
+_Decision = TypeVar("_Decision")
 
 
 @dataclass
@@ -32,7 +38,7 @@ class TableOutput:
     write: TableWrite
     #: ``records`` and ``elapsed_ms``.
     facts: Facts
-    #: What the table showed before anything was staged; its meaning is the format's.
+    #: The table's state before anything was staged, from which on its memory is needed; its meaning is the format's.
     basis: int | None = None
     #: Whether this output has shown in the table. The ledger keeps it: the table's own memory of its commits
     #: ends with the retention of its log or snapshots.
@@ -55,29 +61,59 @@ class TableOutput:
         Raises:
             SinkError: the table cannot be asked, or remembers too little to know.
         """
-        state = self._look(0)
-        if state.shown is None:
-            self._check_memory(state)
-        return self._is_mine(state.shown)
+
+        def is_shown(state: TableState) -> bool:
+            if state.shown is None:
+                self._check_memory(state)
+            return self._is_mine(state)
+
+        return self._decided(is_shown)
+
+    def check_place(self, *, is_first: bool) -> None:
+        """Look, before the job runs, whether its rows could be shown at all.
+
+        Args:
+            is_first: whether the ledger knows of no rows of the window that the table may show.
+
+        Raises:
+            OutputOwnedError: readers see rows that these must not replace, or that are theirs already.
+            WindowSupersededError: the table shows a newer attempt's rows of this window.
+            SinkError: the table cannot be asked.
+        """
+
+        def check(state: TableState) -> None:
+            self._check_owned(state)
+            if state.shown is None:
+                self._check_unexplained(state, is_first)
+
+        self._decided(check)
 
     def check_ready(self) -> None:
         """Look, before the window is committed, whether `publish` could show it; raises what that raises."""
         if self.published or self.is_nothing:
             return
-        state = self._look(0)
-        if self._is_mine(state.shown):
-            return
-        self._check_newer(state.shown, 0)
-        with table_errors(f"{self.format.stage.name} cannot be read"):
-            self._check_count(self.format.stage.count(self.write) if self._records else 0)
+
+        def check(state: TableState) -> None:
+            if self._is_mine(state):
+                return
+            self._check_owned(state)
+            self._check_not_fewer(state)
+            if self._mode is TableMode.REPLACE:
+                # Others may have come since these rows were staged. What is added or merged is not there before its commit.
+                self._check_memory(state)
+            with table_errors(f"{self.format.stage.name} cannot be read"):
+                self._check_count()
+
+        self._decided(check)
 
     def publish(self) -> None:
         """Make the rows visible in the table, in one commit. Repeating it changes nothing.
 
         Raises:
-            SinkError: the rows are neither staged nor shown; the window in the table is another group's; or the
-                table cannot be written.
+            OutputOwnedError: readers see rows that these must not replace: of another ledger, group or claim.
+            FewerRecordsError: these rows are fewer than those of the window's earlier claim.
             WindowSupersededError: the table shows a newer attempt's rows of this window.
+            SinkError: the rows are neither staged nor shown; or the table cannot be written.
         """
         if self.published:
             return
@@ -92,6 +128,8 @@ class TableOutput:
             # Before the staged rows go: from here on, they are not needed.
             self.published = True
             self.format.stage.clear(self.write)
+            # An earlier process may have shown the rows, and the stage may be a branch of the table.
+            self.format.facts.refresh_for_user()
 
     def discard(self) -> None:
         """Remove the staged rows. Repeating it changes nothing. Raises `SinkError`."""
@@ -123,40 +161,64 @@ class TableOutput:
         """Whether there is nothing to add; only a replacement by nothing takes rows away."""
         return not self._records and self._mode is not TableMode.REPLACE
 
-    def _is_mine(self, shown: TableWrite | None) -> bool:
-        if shown is None:
-            return False
+    def _is_mine(self, state: TableState) -> bool:
         if self._mode is TableMode.APPEND:
             # Every attempt of a claim has the same records.
-            return shown.claim_id == self.write.claim_id
-        return shown == self.write
+            return any(one.write.claim_id == self.write.claim_id for one in state.commits)
+        # What others have added since takes nothing of it away.
+        return any(one.write == self.write for one in state.commits)
 
     def _look(self, turn: int) -> TableState:
         with table_errors(f"{self.table} cannot be asked for window {self.write.window_id}"):
             return beside_others(partial(self.format.look, self.write, turn=turn, since=self.basis))
 
+    def _decided(self, decide: Callable[[TableState], _Decision], turn: int = 0) -> _Decision:
+        """Return what is decided by the window's commits in the table, and by its rows there and in the stage.
+
+        Each is looked at on its own. A refusal counts only if the window's commits are still the same after it: otherwise
+        another process has published the window in between, and removed what it had staged.
+        """
+        state = self._look(turn)
+        for _ in range(TURNS_MAX):
+            try:
+                return decide(state)
+            except (SinkError, FewerRecordsError):
+                before, state = state, self._look(turn)
+                if state.commits == before.commits:
+                    raise
+        return decide(state)
+
+    def _to_show(self, state: TableState) -> TableState | None:
+        """Return the state to be changed; None if the table shows these rows; raise what `publish` raises."""
+        if self._is_mine(state):
+            return None
+        self._check_owned(state)
+        self._check_not_fewer(state)
+        self._check_memory(state)
+        self._check_count()
+        return state
+
     def _show(self) -> bool:
         """Return whether the table shows these rows in the end."""
         for turn in range(TURNS_MAX + 1):
-            # Before the look: rows that are gone by then may have been published by another process.
-            count = self.format.stage.count(self.write) if self._records else 0
-            state = self._look(turn)
-            if self._is_mine(state.shown):
+            if (state := self._decided(self._to_show, turn)) is None:
                 return True
-            self._check_newer(state.shown, turn)
-            self._check_memory(state)
-            self._check_count(count)
             if turn == TURNS_MAX:
                 break
             try:
-                if self.format.show(self.write, self._records, state.basis):
-                    return True
+                self.format.show(self.write, self._records, state.basis)
             except Exception as error:
                 if not is_conflict(error):
                     raise
+                continue
+            # A commit may be skipped without a word, or go elsewhere.
+            state = self._look(turn + 1)
+            if self._is_mine(state) or state.is_skipped:
+                return True
         return False
 
-    def _check_count(self, count: int) -> None:
+    def _check_count(self) -> None:
+        count = self.format.stage.count(self.write) if self._records else 0
         if count != self._records:
             raise SinkError(
                 f"window {self.write.window_id} cannot be published: {self.format.stage.name} holds {count:,} of "
@@ -166,44 +228,104 @@ class TableOutput:
             )
 
     def _check_memory(self, state: TableState) -> None:
-        """Raise where the window may have been appended, and the table has forgotten it."""
-        if state.is_whole or self._mode is not TableMode.APPEND:
+        """Raise where the table has forgotten what was shown since these rows were staged, and that matters."""
+        if state.is_whole or state.commits:
             return
+        match self._mode:
+            case TableMode.MERGE:
+                if is_repeatable(self.format.facts, self.format.target):
+                    return
+                risk = "merging its rows again could bring back older values, or rows that were deleted"
+                cure = "To merge them nevertheless, deliver the window by windows.replay"
+            case TableMode.APPEND:
+                if not self._may_show:
+                    return
+                risk = (
+                    "it is not known whether its rows were appended, and they could be there twice"
+                )
+                cure = "Delete its rows from the table, if they are there, and deliver the window by windows.replay"
+            case _:
+                if not self._may_show:
+                    return
+                risk = "the rows with its window_id may be its own, or another ledger's, group's or replay's"
+                cure = "If they may be replaced, delete them and run the window again, or deliver it by windows.replay"
+        window_id = self.write.window_id
         raise SinkError(
-            f"window {self.write.window_id} was committed, but it is not known whether it was appended to {self.table}: "
-            "the table's snapshots since then have expired. Appending could add its rows twice. Look for its rows "
-            "in the table. If they are there, nothing is left to do. If not, deliver the window by windows.replay",
-            window_id=self.write.window_id,
+            f"window {window_id} was staged for {self.table}, and the table's commits since then have expired: {risk}. Nothing "
+            f"was changed. {cure}. If the window is not committed yet, abandon it first, and run it again",
+            window_id=window_id,
         )
 
-    def _check_newer(self, shown: TableWrite | None, turn: int) -> None:
-        if shown is None:
+    def _check_owned(self, state: TableState) -> None:
+        """Raise `OutputOwnedError` for rows that these must not replace, `WindowSupersededError` for newer ones."""
+        for one in state.commits:
+            if self._mode is TableMode.APPEND:
+                self._check_not_appended(f"by the earlier claim {one.write.claim_id}")
+                continue
+            try:
+                check_may_replace(self.write.publisher, one.write.owner, self.table, remedy=_REMEDY)
+            except OutputOwnedError:
+                # Rows that were deleted since are nobody's any more. Merging looks at keys, not at the window's rows.
+                if self._mode is TableMode.MERGE or self._may_show:
+                    raise
+            check_newest(self.write.owner, one.write.owner, self.table)
+
+    def _check_unexplained(self, state: TableState, is_first: bool) -> None:
+        """Raise `OutputOwnedError` for rows of the window's id of which the table does not know whose they are."""
+        if self._mode is TableMode.APPEND and not state.knows_all:
+            self._check_not_appended("or may have been, by an earlier claim")
+        if self._mode is TableMode.REPLACE and is_first and self._may_show:
+            raise OutputOwnedError(
+                f"{self.table} holds rows of window {self.write.window_id}, no commit that it remembers says whose they are, "
+                f"and group {self.write.group_id} has not delivered this window: it would replace rows of another program, "
+                "ledger or group. Nothing was changed. Write to another table, give the window another id, or, if these "
+                f"rows are not needed, {_REMEDY}",
+                ledger_id="",
+                group_id=None,
+                window_id=self.write.window_id,
+            )
+
+    def _check_not_appended(self, by: str) -> None:
+        """Raise `OutputOwnedError` while readers may see the rows that an earlier claim of the window has appended."""
+        if not self._may_show:
             return
-        if shown.group_id != self.write.group_id:
-            raise SinkError(
-                f"{self.table} shows window {shown.window_id} of group {shown.group_id}, but this window is of "
-                f"group {self.write.group_id}: each would replace the other. Give each group its own table",
-                window_id=self.write.window_id,
-            )
-        if self._mode is TableMode.APPEND:
-            raise SinkError(
-                f"window {shown.window_id} was appended to {self.table} before, by claim {shown.claim_id}, and this is "
-                f"claim {self.write.claim_id}: mode 'append' cannot take rows back. Delete them and use another window "
-                "id, or use mode 'replace'",
-                window_id=self.write.window_id,
-            )
-        # The ledger has just said that this claim is the window's: another one in the table is older, unless it
-        # has come while this publish was at work.
-        newer = (
-            turn > 0
-            if shown.claim_id != self.write.claim_id
-            else shown.attempt > self.write.attempt
+        window_id = self.write.window_id
+        raise OutputOwnedError(
+            f"window {window_id} was appended to {self.table} before, {by}: mode 'append' cannot take these rows back, and a "
+            "second time they would be there twice. Nothing was changed. To deliver the window again, use mode "
+            "'replace' or 'merge'. To add what is open beside these rows, give the window another id. To append all of it "
+            "again with this id, first delete the rows with its window_id by hand",
+            ledger_id=self.write.ledger_id,
+            group_id=self.write.group_id,
+            window_id=window_id,
         )
-        if newer:
-            raise WindowSupersededError(
-                f"attempt {self.write.attempt} of window {shown.window_id} comes too late: {self.table} "
-                f"shows attempt {shown.attempt} of claim {shown.claim_id}. There is nothing to do",
-                window_id=self.write.window_id,
+
+    @property
+    def _may_show(self) -> bool:
+        with table_errors(f"{self.table} cannot be read"):
+            return self.format.facts.may_show(self.write.window_id)
+
+    def _check_not_fewer(self, state: TableState) -> None:
+        """Raise `FewerRecordsError` where an earlier claim of the window shows more rows.
+
+        Another attempt of the same claim has the same records: its job may make fewer rows of them.
+        """
+        shown = state.shown
+        is_same = shown is not None and shown.claim_id == self.write.claim_id
+        may_replace = self._mode is TableMode.REPLACE and self.write.replaces
+        if not may_replace or is_same or self.write.allow_fewer:
+            return
+        told = [one.records for one in state.commits if one.records is not None]
+        # An upper limit, if all of them say it: rows may have been deleted since.
+        if told and len(told) == len(state.commits) and sum(told) <= self._records:
+            return
+        with table_errors(f"{self.table} cannot be read"):
+            rows = self.format.facts.rows_shown(self.write.window_id)
+        if rows > self._records:
+            raise fewer_error(
+                self.write.window_id,
+                self.write.group_id,
+                f"{self.table} shows {rows:,} rows of it, and the new output has {self._records:,}",
             )
 
 
@@ -243,6 +365,8 @@ class KeptOutput:
             "format": self.format,
             "basis": self.basis,
             "write": self.write.to_json(),
+            "replaces": list(self.write.replaces),
+            "allow_fewer": self.write.allow_fewer,
             "facts": dict(self.facts),
             "published": self.published,
         }
@@ -257,7 +381,11 @@ class KeptOutput:
             target = TableTarget.from_json(fields)
             basis = fields.integer_or_none("basis")
             kind = fields.text("format")
-            write = TableWrite.from_json(fields.object("write"))
+            write = replace(
+                TableWrite.from_json(fields.object("write")),
+                replaces=fields.texts("replaces"),
+                allow_fewer=fields.boolean("allow_fewer"),
+            )
             facts = fields.object("facts")
             kept = {name: facts.integer(name, least=0) for name in ("records", "elapsed_ms")}
             facts.done()

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.spark.table_target import TableMode
 from kafka_ordered_ops.spark.write.table_errors import beside_others
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted, session_with
-from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
+from kafka_ordered_ops.spark.write.table_rules import sql_type
+from kafka_ordered_ops.spark.write.table_write import (
+    METADATA_BYTES_MAX,
+    TableCommit,
+    TableWrite,
+    hashed,
+)
+from kafka_ordered_ops.spark.write.write_session import session_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: In the staging table only: which window and which write a row belongs to, and whether it deletes its key.
+#: In the staging table only: the window of a row, by its key (of one ledger and group) and, for people, by its id; the
+#: write that it belongs to; and whether it deletes its key.
+KEY_COLUMN: Final = "_koo_key"
 WINDOW_COLUMN: Final = "_koo_window"
 WRITE_COLUMN: Final = "_koo_write"
 DELETED_COLUMN: Final = "_koo_deleted"
-STAGE_COLUMNS: Final = (DELETED_COLUMN, WINDOW_COLUMN, WRITE_COLUMN)
+STAGE_COLUMNS: Final = (DELETED_COLUMN, KEY_COLUMN, WINDOW_COLUMN, WRITE_COLUMN)
 
 #: Above what a snapshot says of itself: others write there, too.
-WRITE_PROPERTY: Final = "kafka-ordered-ops.write"
+COMMIT_PROPERTY: Final = "kafka-ordered-ops.commit"
 
-#: What Delta takes in a column's name only with column mapping.
-_ODD: Final = re.compile(r"[ ,;{}()\n\t=]")
+#: The property of a staging table that says whose rows wait in it.
+_OWNER_PROPERTY: Final = "kafka-ordered-ops.staging-of"
+
+#: How Spark and the formats say that there is no such table.
+_MISSING: Final = re.compile(
+    r"TABLE_OR_VIEW_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_TABLE_NOT_FOUND|is not a Delta table"
+)
+
+#: The first of an id of a publication.
+_PUBLISHER: Final = "kafka_ordered_ops"
 
 #: Beside the table's own name.
 _SUFFIX: Final = "__koo_staging"
@@ -74,7 +93,7 @@ class StagingTable:
         Delta computes a table's state in so many tasks, by default 50, and this is a small table.
         """
         spark = self._facts.spark
-        if self._facts.format != "delta" or not hasattr(spark, "_jsparkSession"):
+        if self._facts.format != "delta":
             return spark
         return session_with(spark, {"spark.databricks.delta.snapshotPartitions": "2"})
 
@@ -83,6 +102,7 @@ class StagingTable:
         from pyspark.sql import functions as f
 
         self.make()
+        rows = rows.withColumn(KEY_COLUMN, f.lit(write.window_key))
         rows = rows.withColumn(WINDOW_COLUMN, f.lit(write.window_id))
         rows.withColumn(WRITE_COLUMN, f.lit(write.name)).writeTo(self.name).append()
         self._facts.refresh(self.name)
@@ -94,7 +114,7 @@ class StagingTable:
     def statement(self, write: TableWrite) -> str:
         """Return the rows of a write as a part of a statement."""
         return (
-            f"(SELECT * FROM {self.name} WHERE {WINDOW_COLUMN} = {literal(write.window_id)} "
+            f"(SELECT * FROM {self.name} WHERE {KEY_COLUMN} = {literal(write.window_key)} "
             f"AND {WRITE_COLUMN} = {literal(write.name)})"
         )
 
@@ -115,13 +135,30 @@ class StagingTable:
 
     def remove(self, write: TableWrite) -> None:
         """Remove the rows of one write; see `Stage`."""
-        self._remove(write.name)
+        self._remove(write, write.name)
 
     def clear(self, write: TableWrite) -> None:
         """Remove worthless rows; see `Stage`."""
         for name in beside_others(lambda: self._names(write)):
             if write.makes_worthless(name):
-                self._remove(name)
+                self._remove(write, name)
+
+    def check(self) -> None:
+        """Raise `ConfigError` if another program's table has this name: it would be replaced.
+
+        Its property says that it is ours, and of which table: a folder may have been copied with both.
+        """
+        try:
+            rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
+        except Exception as error:
+            if _MISSING.search(str(error)):
+                return
+            raise
+        if not any(row[0] == _OWNER_PROPERTY for row in rows):
+            raise ConfigError(
+                f"rows for {self._facts.table} wait in a table named {self.name}, and there is one that this package did not "
+                "create: rename it, or write to another table"
+            )
 
     def make(self) -> None:
         """Create the table, if there is none, with the table's columns and our own."""
@@ -131,15 +168,17 @@ class StagingTable:
             return
         like = self._facts.spark.table(self._facts.table).limit(0)
         like = like.withColumn(DELETED_COLUMN, f.lit(False))
-        like = like.withColumn(WINDOW_COLUMN, f.lit("")).withColumn(WRITE_COLUMN, f.lit(""))
+        for column in (KEY_COLUMN, WINDOW_COLUMN, WRITE_COLUMN):
+            like = like.withColumn(column, f.lit(""))
         writer = like.writeTo(self.name).using(self._facts.format)
-        if self._facts.format == "delta" and any(map(_ODD.search, like.columns)):
-            writer = writer.tableProperty("delta.columnMapping.mode", "name")
+        for name, value in {_OWNER_PROPERTY: self._facts.table, **self._facts.inherited}.items():
+            writer = writer.tableProperty(name, value)
         try:
-            writer.partitionedBy(f.col(WINDOW_COLUMN), f.col(WRITE_COLUMN)).create()
+            writer.partitionedBy(f.col(KEY_COLUMN), f.col(WRITE_COLUMN)).create()
         except Exception as error:
             if "ALREADY_EXISTS" not in str(error):
                 raise
+            self.check()
             if self._is_stale(like):
                 # Of no use: its rows go with it, and their windows are read again.
                 writer.createOrReplace()
@@ -149,10 +188,10 @@ class StagingTable:
 
     def _is_stale(self, like: DataFrame) -> bool:
         """Return whether it has a column that the table has no more, or with another type: dropped, renamed or changed."""
-        kinds = {self._facts.folded(one.name): one.dataType.simpleString() for one in like.schema}
+        kinds = {self._facts.folded(one.name): sql_type(one.dataType) for one in like.schema}
         fields = self._spark.table(self.name).schema.fields
         return any(
-            kinds.get(self._facts.folded(one.name)) != one.dataType.simpleString() for one in fields
+            kinds.get(self._facts.folded(one.name)) != sql_type(one.dataType) for one in fields
         )
 
     def _take_up_new_columns(self, like: DataFrame) -> None:
@@ -160,13 +199,15 @@ class StagingTable:
         there = {self._facts.folded(name) for name in self._spark.table(self.name).columns}
         for field in like.schema.fields:
             if self._facts.folded(field.name) not in there:
-                kind = field.dataType.simpleString()
-                name = field.name.replace("`", "``")
-                self._spark.sql(f"ALTER TABLE {self.name} ADD COLUMNS (`{name}` {kind})")
+                column = f"{quoted(field.name)} {sql_type(field.dataType)}"
+                self._spark.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({column})")
 
-    def _remove(self, name: str) -> None:
-        # By a partition column alone, so that no file is read. What another process removes meanwhile is gone, too.
-        statement = f"DELETE FROM {self.name} WHERE {WRITE_COLUMN} = {literal(name)}"
+    def _remove(self, write: TableWrite, name: str) -> None:
+        # By partition columns alone, so that no file is read. What another process removes meanwhile is gone, too.
+        statement = (
+            f"DELETE FROM {self.name} WHERE {KEY_COLUMN} = {literal(write.window_key)} "
+            f"AND {WRITE_COLUMN} = {literal(name)}"
+        )
         beside_others(partial(self._spark.sql, statement))
         self._facts.refresh(self.name)
 
@@ -178,7 +219,7 @@ class StagingTable:
     def _of_window(self, spark: SparkSession, write: TableWrite) -> DataFrame:
         from pyspark.sql import functions as f
 
-        return spark.table(self.name).where(f.col(WINDOW_COLUMN) == f.lit(write.window_id))
+        return spark.table(self.name).where(f.col(KEY_COLUMN) == f.lit(write.window_key))
 
     def _names(self, write: TableWrite) -> list[str]:
         self.make()
@@ -203,7 +244,7 @@ class Branches:
         (
             rows.drop(DELETED_COLUMN)
             .writeTo(f"{table}.`branch_{branch}`")
-            .option(f"snapshot-property.{WRITE_PROPERTY}", strict_json.dumps(write.to_json()))
+            .option(f"snapshot-property.{COMMIT_PROPERTY}", _told(write))
             # Iceberg publishes an id once, whoever asks.
             .option("snapshot-property.wap.id", publication_id(write))
             .append()
@@ -216,7 +257,7 @@ class Branches:
 
         refs = self._spark.table(f"{self._facts.table}.refs")
         refs = refs.where(f.col("name") == f.lit(_branch_of(write)))
-        mine = f.element_at("summary", WRITE_PROPERTY) == f.lit(strict_json.dumps(write.to_json()))
+        mine = f.element_at("summary", COMMIT_PROPERTY) == f.lit(_told(write))
         snapshots = self._spark.table(f"{self._facts.table}.snapshots").where(mine)
         columns = ("snapshot_id", "parent_id")
         found = snapshots.join(refs.select("snapshot_id"), "snapshot_id").select(*columns).head(1)
@@ -252,7 +293,7 @@ class Branches:
         for row in beside_others(lambda: mine.select("name").collect()):
             name = str(row[0])
             claim, attempt, _ = name.removeprefix(_prefix_of(write)).split("_")
-            if claim != _hash(write.claim_id) or int(attempt) <= write.attempt:
+            if claim != _claim_name(write) or int(attempt) <= write.attempt:
                 self._drop(name)
 
     def _drop(self, name: str) -> None:
@@ -263,16 +304,38 @@ class Branches:
 
 def publication_id(write: TableWrite) -> str:
     """Return the id under which Iceberg publishes a claim's rows, once."""
-    return strict_json.dumps(["kafka_ordered_ops", write.group_id, write.window_id, write.claim_id])
+    return strict_json.dumps(
+        [_PUBLISHER, write.ledger_id, write.group_id, write.window_id, write.claim_id]
+    )
+
+
+def publication_of(published: str) -> TableWrite | None:
+    """Return the claim whose rows an id has published; None for another program's id."""
+    try:
+        told: Any = strict_json.loads(published, limit_bytes=METADATA_BYTES_MAX)
+    except JsonError:
+        return None
+    if not isinstance(told, list) or len(told) != 5 or told[0] != _PUBLISHER:
+        return None
+    fields = dict(zip(("ledger", "group", "window_id", "claim_id"), told[1:], strict=True))
+    try:
+        return TableWrite.from_json(Fields({**fields, "attempt": 0, "token": "0"}, "snapshot"))
+    except JsonError:
+        return None
+
+
+def _told(write: TableWrite) -> str:
+    """Return what a branch's snapshot says of itself: how many rows there are, nobody knows before."""
+    return strict_json.dumps(TableCommit(write, TableMode.APPEND, None).to_json())
 
 
 def _branch_of(write: TableWrite) -> str:
-    return f"{_prefix_of(write)}{_hash(write.claim_id)}_{write.attempt}_{write.token}"
+    return f"{_prefix_of(write)}{_claim_name(write)}_{write.attempt}_{write.token}"
 
 
 def _prefix_of(write: TableWrite) -> str:
-    return f"koo_{_hash(strict_json.dumps([write.group_id, write.window_id]))}_"
+    return f"koo_{write.window_key}_"
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _claim_name(write: TableWrite) -> str:
+    return hashed(write.claim_id)[:16]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
+from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, running_session
 from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, PublishedTable, TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
@@ -32,36 +32,39 @@ def table_sink(spark: SparkSession, target: TableTarget) -> TableSink:
 
 
 def active_sink(target: TableTarget) -> TableSink:
-    """Return the sink in the session of this thread; raise `ConfigError` if there is none."""
+    """Return the sink in the session that runs in this process; raise `ConfigError` if there is none."""
     return table_sink(_active_session(target), target)
 
 
-def found_in_tables(
+def found_in_table(
     sink: TableSink, result: Mapping[str, Any]
 ) -> TableOutput | PublishedTable | None:
-    """Return what an earlier attempt left, in this table or in the one that it was asked for; None if it is gone.
+    """Return what an earlier attempt left in this table; None if it is gone, or was for another table.
 
-    A window that was begun for one table ends there, also if another one is asked for by now: its rows may show already.
+    The ledger is a hint: no table is looked at but the one that the caller names.
 
     Raises:
         SinkError: as `TableSink.found` does.
     """
-    kept = KeptOutput.from_json(result)
+    kept = kept_for(sink.target, result)
     if kept is None:
         return None
-    if kept.published:
-        return PublishedTable(kept)
-    if kept.target.table != sink.target.table:
-        try:
-            sink = table_sink(sink.spark, kept.target)
-        except ConfigError as error:
-            _log.warning(
-                "Window %s was staged for another table, which is gone; it is read again. %s",
-                kept.write.window_id,
-                error,
-            )
-            return None
-    return sink.found(result)
+    return PublishedTable(kept) if kept.published else sink.found(result)
+
+
+def kept_for(target: TableTarget, result: Mapping[str, Any]) -> KeptOutput | None:
+    """Return what the ledger keeps of an output for the table of a target; None for any other output."""
+    kept = KeptOutput.from_json(result)
+    if kept is None or target.names(kept.target.table):
+        return kept
+    if not kept.published:
+        _log.warning(
+            "Window %s was staged for the table %s, and %s is named now: it is read again. What it has staged there stays.",
+            kept.write.window_id,
+            kept.target.table,
+            target.table,
+        )
+    return None
 
 
 def write_to_table(
@@ -80,7 +83,7 @@ def write_to_table(
 def copy_to_table(
     read: Callable[[SparkSession], DataFrame], target: TableTarget, plans: Sequence[WindowPlan]
 ) -> list[TableOutput]:
-    """Stage the windows' records as they are, in the session of this thread."""
+    """Stage the windows' records as they are, in the session that runs in this process."""
     sink = active_sink(target)
     return _write_each(sink, sink.fitting(read(sink.spark)), plans)
 
@@ -97,14 +100,13 @@ def _write_each(sink: TableSink, df: DataFrame, plans: Sequence[WindowPlan]) -> 
     with ExitStack() as cached:
         # Each write would read Kafka again.
         cached.callback(df.persist().unpersist)
-        return [sink.write(df.where(f.col("window_id") == one.window_id), one) for one in plans]
+        frames = [df.where(f.col("window_id") == one.window_id) for one in plans]
+        return sink.write_each(frames, plans)
 
 
 def _active_session(target: TableTarget) -> SparkSession:
     check_pyspark()
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
+    spark = running_session()
     if spark is None:
         raise ConfigError(f"there is no Spark session for the table {target.table}")
     return spark

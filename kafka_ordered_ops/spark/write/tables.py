@@ -10,8 +10,11 @@ attempt does not come through after a newer one.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,12 +25,14 @@ from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, chec
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, quoted
+from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
 from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableFormat
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
-from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN
+from kafka_ordered_ops.spark.write.table_rules import misfits
+from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +44,7 @@ _RECORD_COLUMNS: Final = {
     "topic": "string",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "timestamp_ltz",
     "timestamp_type": "int",
     "key": "binary",
     "value": "binary",
@@ -48,10 +53,26 @@ _RECORD_COLUMNS: Final = {
     "window_id": "string",
 }
 
-#: How EXPLAIN says that a statement is invalid.
-_INVALID: Final = "Error occurred during query planning"
-
 _ROW: Final = "_koo_row"
+
+
+#: How Spark and Delta say, before a job runs, that a column cannot be stored in that of a table.
+_MISFIT: Final = re.compile(
+    r"INCOMPATIBLE_DATA_FOR_TABLE|DELTA_FAILED_TO_MERGE_FIELDS|DATATYPE_MISMATCH"
+)
+
+
+@contextmanager
+def _fitting(table: str) -> Iterator[None]:
+    """Raise `ConfigError` where a result's types do not fit a table."""
+    try:
+        yield
+    except Exception as error:
+        if not _MISFIT.search(str(error)):
+            raise
+        raise ConfigError(
+            f"the result does not fit the table {table}: {told_by(error)}. Cast its columns, or alter the table"
+        ) from error
 
 
 def check_whole(plan: WindowPlan) -> None:
@@ -91,9 +112,12 @@ class TableSink:
     ) -> None:
         check_pyspark()
         check_spark(spark)
-        self.spark = spark
-        self.target = TableTarget(table, mode, keys, delete_tombstones)
-        self._facts = TableFacts.of(spark, self.target.table)
+        target = TableTarget(table, mode, keys, delete_tombstones)
+        self.spark = write_session(spark)
+        self._facts = TableFacts.of(self.spark, target.table, spark)
+        self.target = replace(target, table=self._facts.table)
+        if self._facts.format == "iceberg":
+            check_not_audited(spark, self.target.table)
         self.format: TableFormat = _FORMATS[self._facts.format](self._facts, self.target)
         self._check_columns()
         self.format.check()
@@ -111,47 +135,79 @@ class TableSink:
             plan: the window, whole.
 
         Raises:
-            ConfigError: the columns are not as required; the plan is a part of a window; or mode ``append`` for a
-                window that was appended before.
+            ConfigError: the columns are not as required; the plan is a part of a window; or a replay with mode ``append``.
+            OutputOwnedError: readers see rows that this window must not replace, or that it has appended before; the job
+                did not run.
             SinkError: the job failed; nothing was committed.
             ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
             WindowCoveredError: other windows deliver its records.
         """
+        check_frame(df)
+        self.check_place(plan)
+        return self._staged(df, plan)
+
+    def write_each(
+        self, frames: Sequence[DataFrame], plans: Sequence[WindowPlan]
+    ) -> list[TableOutput]:
+        """Write several windows as `write` does; if one of them is refused, no job runs."""
+        for plan in plans:
+            self.check_place(plan)
+        return [self._staged(df, plan) for df, plan in zip(frames, plans, strict=True)]
+
+    def check_place(self, plan: WindowPlan) -> None:
+        """Refuse a window whose rows could not be shown, before its job runs; raises what `write` raises."""
+        check_not_covered(plan)
+        check_whole(plan)
+        mode = self.target.mode
+        # Rows that the table may show already, as far as the ledger knows.
+        is_first = plan.status.is_open and not plan.replaces
+        if mode is TableMode.MERGE or (mode is TableMode.APPEND and is_first):
+            return
+        output = self._output(TableWrite.of(plan))
+        with table_errors(f"{self.target.table} cannot be asked for window {plan.window_id}"):
+            if mode is TableMode.APPEND and plan.status.is_done:
+                self._check_no_replay(plan, output)
+            else:
+                output.check_place(is_first=is_first)
+
+    def _staged(self, df: DataFrame, plan: WindowPlan) -> TableOutput:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        check_not_covered(plan)
-        check_frame(df)
-        check_whole(plan)
         started = time.monotonic()
         write, observation = TableWrite.of(plan), Observation()
         with table_errors(f"window {plan.window_id} cannot be written to {self.target.table}"):
-            rows = self._rows(df, write)
-            basis = self.format.basis()
-            output = TableOutput(self.format, write, {"records": 0, "elapsed_ms": 0}, basis)
-            self._check_not_appended(plan, output)
+            rows = self._rows(in_session(df, self.spark), write)
+            output = self._output(write, self.format.basis())
             nulls = [f.count_if(f.col(quoted(key)).isNull()) for key in self.target.keys]
-            counts = [f.count(f.lit(1)).alias("records")]
-            counts += [one.alias(f"null_{n}") for n, one in enumerate(nulls)]
-            kept = ~f.col(DELETED_COLUMN)
+            counts = [one.alias(f"null_{n}") for n, one in enumerate(nulls)]
+            deleted, is_good = f.col(DELETED_COLUMN), f.lit(True)
             for number, rule in enumerate(self._facts.rules.values()):
                 # A condition that is null is not met, as Delta has it.
-                is_met = f.coalesce(f.expr(rule), f.lit(False))
-                counts.append(f.count_if(kept & ~is_met).alias(f"broken_{number}"))
-            self.format.stage.put(rows.observe(observation, *counts), write)
-            told = observation.get
-            records = int(told["records"])
-            output.facts = {
-                "records": records,
-                "elapsed_ms": round((time.monotonic() - started) * 1000),
-            }
+                is_met = deleted | f.coalesce(f.expr(rule), f.lit(False))
+                counts.append(f.count_if(~is_met).alias(f"broken_{number}"))
+                is_good &= is_met
+            counted = rows.observe(observation, *counts) if counts else rows
             try:
+                # Those that break a rule are counted, and not written: where they wait, it may hold already.
+                with _fitting(self.target.table):
+                    self.format.stage.put(counted.where(is_good), write)
+                # These may count a row twice: a table that deals rows out before it writes them computes them twice, and
+                # so does a lost executor. How many rows there are is for the stage to say.
+                told = observation.get if counts else {}
+                output.facts = {
+                    "records": self.format.stage.count(write),
+                    "elapsed_ms": round((time.monotonic() - started) * 1000),
+                }
                 self._check_keys(df, told, output)
                 self._check_rules(told, output)
-            except Exception:
+            except (ConfigError, SinkError):
                 output.discard()
                 raise
         return output
+
+    def _output(self, write: TableWrite, basis: int | None = None) -> TableOutput:
+        return TableOutput(self.format, write, {"records": 0, "elapsed_ms": 0}, basis)
 
     def found(self, result: Mapping[str, Any]) -> TableOutput | None:
         """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or of another table.
@@ -197,8 +253,8 @@ class TableSink:
         statement = f"EXPLAIN INSERT INTO {self.target.table} ({columns}) SELECT {values}"
         with table_errors(f"{self.target.table} cannot be asked"):
             told = str(self.spark.sql(statement).collect()[0][0])
-        if told.startswith(_INVALID):
-            reason = told_by(RuntimeError(told.removeprefix(_INVALID).lstrip(": \n")))
+        if told.startswith(INVALID):
+            reason = told_by(RuntimeError(told.removeprefix(INVALID).lstrip(": \n")))
             raise ConfigError(
                 f"a record does not fit the table {self.target.table}: {reason}. Give a function that makes the table's "
                 "columns, and calls window.write(df)"
@@ -221,6 +277,7 @@ class TableSink:
 
     def _check_columns(self) -> None:
         facts, target = self._facts, self.target
+        facts.check_columns((*STAGE_COLUMNS, _ROW))
         if target.mode is TableMode.REPLACE and not facts.has_window_id:
             raise ConfigError(
                 f"mode 'replace' finds a window's rows by the column window_id, of type string, which {target.table} "
@@ -249,11 +306,19 @@ class TableSink:
             for folded, name in given.items()
             if folded not in facts.columns and folded not in self._extras
         ]
-        if missing or unknown:
+        kinds = {field.name: field.dataType for field in df.schema.fields}
+        other = [
+            misfit
+            for folded, name in facts.columns.items()
+            if folded in given and folded not in filled
+            for misfit in misfits(kinds[given[folded]], facts.fields[name], facts.folded, name)
+        ]
+        if missing or unknown or other:
             raise ConfigError(
                 f"the result does not have the columns of {self.target.table}. Missing: "
                 f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
-                f"{', '.join(sorted(unknown)) or 'none'}. Select the table's columns, or alter the table"
+                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{one}. ' for one in other)}Select the table's columns, or "
+                "alter the table"
             )
         if filled:
             df = df.withColumn(given.get("window_id", "window_id"), f.lit(write.window_id))
@@ -285,13 +350,10 @@ class TableSink:
         number = f.row_number().over(Window.partitionBy(*keys).orderBy(*order))
         return rows.withColumn(_ROW, number).where(f.col(_ROW) == 1).drop(_ROW)
 
-    def _check_not_appended(self, plan: WindowPlan, output: TableOutput) -> None:
+    def _check_no_replay(self, plan: WindowPlan, output: TableOutput) -> None:
         """Raise for a replay that would add a window's rows a second time."""
-        if self.target.mode is not TableMode.APPEND or not plan.status.is_done:
-            return
-        # From the table's first commit on: this attempt has staged nothing yet.
         state = self.format.look(output.write)
-        is_forgotten = not state.is_whole and plan.status is WindowStatus.PUBLISHED
+        is_forgotten = not state.knows_all and plan.status is WindowStatus.PUBLISHED
         if state.shown is not None or is_forgotten:
             raise ConfigError(
                 f"window {plan.window_id} was appended to {self.target.table} before{', or may have been' if is_forgotten else ''}"

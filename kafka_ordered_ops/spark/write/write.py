@@ -23,12 +23,10 @@ from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.s3a import lend_credentials
+from kafka_ordered_ops.spark.write.write_session import written_as_given
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-#: Spark's own default is INT96, which other readers take for nanoseconds without a zone.
-_TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    from pyspark.sql import Column, DataFrame
 
 #: Partitions whose out-of-order records are counted: the expression grows with them, and so does Spark's planning.
 _HEADS_MAX: Final = 2_000
@@ -118,8 +116,8 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
     observation = Observation()
     with (
         job_errors([plan], draft.path),
-        timestamp_type(df.sparkSession),
-        _sorted(df, sort=sort) as rows,
+        written_as_given(df) as given,
+        _sorted(given, sort=sort) as rows,
     ):
         # Observed last: what is below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
@@ -182,22 +180,6 @@ def kept(df: DataFrame) -> Iterator[None]:
 def is_kept(df: DataFrame) -> bool:
     """Return whether the user has told Spark to keep what `df` computes."""
     return df.storageLevel.useMemory or df.storageLevel.useDisk
-
-
-@contextmanager
-def timestamp_type(spark: SparkSession) -> Iterator[None]:
-    """Make Spark write times as microseconds with a zone inside the block."""
-    # A write takes this from the session only; there is no option for it.
-    key, value = _TIMESTAMP_TYPE
-    before = spark.conf.get(key, None)
-    spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, before)
 
 
 def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:

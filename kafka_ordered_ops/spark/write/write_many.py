@@ -23,6 +23,7 @@ from kafka_ordered_ops.output.stage_files import FILES_MAX
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.read.order import order_of
+from kafka_ordered_ops.spark.read.reading import parquet_reader
 from kafka_ordered_ops.spark.s3a import lend_credentials
 from kafka_ordered_ops.spark.write.write import (
     behind_cutoff,
@@ -30,9 +31,9 @@ from kafka_ordered_ops.spark.write.write import (
     is_kept,
     job_errors,
     kept,
-    timestamp_type,
     write_window,
 )
+from kafka_ordered_ops.spark.write.write_session import written_as_given
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -185,15 +186,17 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
     counts = [f.count(f.lit(1)).alias("records"), f.min(stranger).alias("stranger")]
     with (
         job_errors(plans, folder),
-        timestamp_type(df.sparkSession),
         _arranged(df, plans, ordered=ordered) as arranged,
+        written_as_given(arranged.rows) as given,
     ):
         # Observed where each row passes once: below the sort, and above what deals the rows out.
-        rows = arranged.rows.observe(observation, *counts)
+        rows = given.observe(observation, *counts)
         # Sorted last, by the window first. Else Spark would sort by the window once more, and not in a
         # way that leaves rows of one window as they are.
         rows = rows.sortWithinPartitions(*arranged.order).drop("window_id", _ROW)
         writer = rows.write.mode("overwrite").option("compression", "zstd")
+        # Set to dynamic, Spark would keep what is there.
+        writer = writer.option("partitionOverwriteMode", "static")
         writer.partitionBy(WINDOW_NUMBER).parquet(spark_path(folder))
     found = observation.get
     return _Written(folder, arranged.window_ids, int(found["records"]), found["stranger"])
@@ -239,7 +242,7 @@ def _facts(
 
     fields = [field for field in df.schema.fields if field.name in (*ORDER, "late")]
     schema = StructType([*fields, StructField(WINDOW_NUMBER, IntegerType())])
-    rows = df.sparkSession.read.schema(schema).parquet(spark_path(written.folder))
+    rows = parquet_reader(df.sparkSession).schema(schema).parquet(spark_path(written.folder))
     counts = _counts({field.name: field.dataType.simpleString() for field in fields})
     heads = _heads(plans, written.window_ids)
     if _POSITION.items() <= dict(rows.dtypes).items() and heads.num_rows <= _HEADS_MAX:
@@ -312,8 +315,8 @@ def _check_rows(
 def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) -> None:
     """Write one file without rows, for all windows that have none."""
     empty = df.sparkSession.createDataFrame([], df.drop("window_id").schema).coalesce(1)
-    with job_errors(plans, written.empty_folder), timestamp_type(df.sparkSession):
-        empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
+    with job_errors(plans, written.empty_folder), written_as_given(empty) as given:
+        given.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 
 
 def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:

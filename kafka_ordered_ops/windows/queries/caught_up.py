@@ -44,4 +44,6 @@ def caught_up(
         # The logs before the ledger: commits in between count, records written in between do not.
         facts = log_facts(lookup, question)
         view = ledger.read(group_id)
+        if view.state is not None and view.state.unpublished:
+            view = ledger.read(group_id, view.state.unpublished)
     return judge(view, facts, window.times, now_ms=int(clock() * 1000))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from kafka_ordered_ops.core.arguments import as_names, as_span, check_count, shown
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.arguments import as_names, as_span, check_count, check_function, shown
+from kafka_ordered_ops.core.errors import ConfigError, LedgerUnavailableError
 from kafka_ordered_ops.core.group.checks import known_window, unknown_window
 from kafka_ordered_ops.core.group.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
@@ -17,12 +17,13 @@ from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.liveness.liveness import Liveness
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.core.window.ownership import OutputOwner
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, check_window, check_window_id
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.checks import check_function, check_list, check_plan, check_plan_of
+from kafka_ordered_ops.windows.checks import check_list, check_plan, check_plan_of
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, read_offsets
@@ -53,6 +54,32 @@ class GroupQueries(Gated):
         view = self._ledger.read(self.group_id, window_ids)
         return [known_window(view, name) for name in window_ids]
 
+    def unpublished(self) -> builtins.list[WindowRecord]:
+        """Return the windows that are committed, and whose output readers do not see yet; those that can be read."""
+        names = view.state.unpublished if (view := self._ledger.read(self.group_id)).state else ()
+        if not names:
+            return []
+        view = self._ledger.read(self.group_id, names)
+        waiting = view.state.unpublished if view.state else ()
+        return [view.windows[name] for name in names if name in waiting and name in view.windows]
+
+    def needed_outputs(self, outputs: Sequence[OutputOwner]) -> set[OutputOwner]:
+        """Return those of some outputs that may still be published: of windows that are open, or committed and unpublished.
+
+        The outputs may be of any group of this ledger. A window that cannot be read needs its outputs.
+        """
+        check_list(outputs, what="outputs")
+        given: Sequence[object] = outputs
+        for one in given:
+            if not isinstance(one, OutputOwner):
+                raise ConfigError(f"{shown(one)} is not the owner of an output")
+        needed: set[OutputOwner] = set()
+        for group_id in sorted({one.group_id for one in outputs}):
+            mine = [one for one in outputs if one.group_id == group_id]
+            view = self._ledger.read(group_id, [one.window_id for one in mine])
+            needed.update(one for one in mine if view.needs(one.window_id, one.claim_id))
+        return needed
+
     def processed(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
         """Return the offsets of a plan that attempts of its claim have recorded as processed (`mark_processed`).
 
@@ -80,7 +107,7 @@ class GroupQueries(Gated):
 
         Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
         """
-        check_function(keep, what="keep")
+        check_function(keep, what="keep", takes=1)
         view = self._ledger.read(self.group_id, keep=keep)
         for error in view.unreadable.values():
             _log.warning("the list leaves out a window: %s", error)
@@ -110,6 +137,19 @@ class GroupQueries(Gated):
                 raise unknown_window(self.group_id, before)
             windows = windows[: names.index(before)]
         return replace(found, windows=windows if limit is None else windows[-limit:])
+
+    def existing_ledger_id(self) -> str:
+        """Return what tells this ledger from any other one, as ``cluster id/topic id``.
+
+        Raises:
+            LedgerUnavailableError: there is no ledger yet.
+        """
+        found = self._ledger.ledger_id()
+        if found is None:
+            raise LedgerUnavailableError(
+                f"group {self.group_id}: the ledger does not exist yet: plan a window first"
+            )
+        return found
 
     def state(self) -> GroupState | None:
         """Return the group's progress; None before its first plan."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import check_group
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.offset_map.reading import (
     CommittedProgress,
     DecodePolicy,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_ordered_ops.core.errors import LedgerError
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    LedgerCorruptError,
+    LedgerError,
+    RecordTooLargeError,
+)
 from kafka_ordered_ops.core.group.group_state import GroupState
-from kafka_ordered_ops.core.group.ledger_messages import STATE
+from kafka_ordered_ops.core.group.ledger_messages import STATE, parse_key
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.group.summaries import WindowSummary
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.facts.skipping import Skipping
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -51,6 +56,9 @@ def list_groups(
             for name in names:
                 try:
                     state, windows = ledger.read(name).state, ledger.summaries(name).windows
+                except ConfigError as error:
+                    # A name that this package refuses, and would send to the brokers as another one.
+                    found.append(GroupLook(name, error=LedgerCorruptError(error.message)))
                 except LedgerError as error:
                     if error.retriable:
                         raise
@@ -74,7 +82,9 @@ def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> S
     with open_reader(
         settings, ledger_topic, Isolation.READ_COMMITTED, wanted, columns=["key"]
     ) as reader:
-        for batch in reader.batches():
+        # No record of this package is in a batch that cannot be read for its size.
+        skipping = Skipping(reader, wanted, kinds=(RecordTooLargeError,))
+        for batch in skipping.through(reader.batches):
             found.update(
                 name for key in batch["key"].unique().to_pylist() if (name := _group_of(key))
             )
@@ -83,10 +93,5 @@ def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> S
 
 def _group_of(key: bytes | None) -> str | None:
     """Return the group whose state a record of the ledger is a part of; None for other records."""
-    try:
-        parts = json.loads(key or b"")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(parts, list) or len(parts) != 4 or parts[1:3] != [*STATE]:
-        return None
-    return str(parts[0])
+    parsed = parse_key(key or b"")
+    return None if parsed is None or parsed[1:3] != STATE else parsed[0]

@@ -169,6 +169,43 @@ def test_a_record_without_attempts_left_is_set_aside(log: Log) -> None:
     assert not new_owner.exhausted(302)
 
 
+def test_a_record_that_is_spared_is_handed_out_once_more(log: Log) -> None:
+    """Until its next lease has ended; then it is set aside again."""
+    serving = log.serving(2, attempts_max=1)
+    for attempt in (1, 2, 3):
+        assert serving.take(1, 100 * attempt) == [(attempt, span(0, 1))]
+        log.lease(f"x{attempt}", span(0, 1), 100 * attempt + 100, attempt)
+        assert not serving.exhausted(100 * attempt + 99)
+        assert serving.exhausted(100 * attempt + 100) == span(0, 1)
+        assert serving.attempts(0) == attempt
+        serving.spare(0)
+        assert not serving.exhausted(100 * attempt + 100)
+    serving.spare(1)
+    log.acknowledge((0, 1))
+    assert serving.take(9, 400) == [(1, span(1, 2))]
+
+
+def test_leases_that_do_not_count_use_up_no_attempt(log: Log) -> None:
+    """Each has the attempt of before, the last one is the newest, and the log keeps no more of them than that."""
+    serving = log.serving(1, attempts_max=2)
+    for at in range(40):
+        assert serving.take(1, 10 * at) == [(1, span(0, 1))]
+        log.lease(f"no {at}", span(0, 1), 10 * at + 10, attempt=0)
+        assert serving.take(9, 10 * at + 9) == []
+    log.state.forget_replaced()
+    assert list(log.state.groups["g"].leases) == ["no 39"]
+    assert serving.take(1, 400) == [(1, span(0, 1))]
+    log.lease("one", span(0, 1), 500, attempt=1)
+    assert serving.take(1, 500) == [(2, span(0, 1))]
+    log.lease("no 40", span(0, 1), 600, attempt=1)
+    assert not serving.exhausted(600)
+    new_owner = log.serving(1, attempts_max=2)
+    assert new_owner.take(1, 599) == []
+    assert new_owner.take(1, 600) == [(2, span(0, 1))]
+    log.lease("two", span(0, 1), 700, attempt=2)
+    assert new_owner.exhausted(700) == span(0, 1)
+
+
 def test_without_a_limit_there_is_always_another_attempt(log: Log) -> None:
     """And nothing is set aside."""
     serving = log.serving(1, attempts_max=None)

@@ -34,7 +34,9 @@ times = st.integers(1, 100)
 unfinished = st.one_of(
     st.builds(Owned, st.integers(1, 4), st.sampled_from("ab"), st.just("topic id")),
     st.builds(Served, groups),
-    st.builds(Opened, groups, st.integers(0, 9), st.none() | offset_sets),
+    st.builds(
+        Opened, groups, st.integers(0, 9), st.none() | offset_sets, st.sampled_from([None, "by"])
+    ),
     st.builds(Extended, groups, ids, times, offset_sets),
     st.builds(Released, groups, ids, offset_sets),
     st.builds(Acknowledged, groups, offset_sets),
@@ -45,7 +47,7 @@ unfinished = st.one_of(
         st.integers(1, 4),
         offset_sets,
         times,
-        st.integers(1, 4),
+        st.integers(0, 4),
     ),
 )
 finished = st.builds(Finished, st.just("two"), st.integers(0, 9), st.sampled_from("xy"))
@@ -212,7 +214,7 @@ def test_progress_is_what_was_acknowledged(log: Log) -> None:
 
 @given(logs, logs)
 def test_replaced_leases_can_be_forgotten(log: Log, later: Log) -> None:
-    """In a state that was read in order: the highest attempt of an offset, and when it is free, stay the same."""
+    """In a state that was read in order: the newest lease of an offset, and when it is free, stay the same."""
     kept, forgot = _read(log), _read(log)
     forgot.forget_replaced()
     assert _newest(kept) == _newest(forgot)
@@ -223,16 +225,14 @@ def test_replaced_leases_can_be_forgotten(log: Log, later: Log) -> None:
     assert _newest(kept) == _newest(forgot)
 
 
-def _newest(state: PartitionState) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """The highest attempt of each offset, when that one ends, and when the last one does."""
-    found: dict[tuple[str, int], tuple[int, int, int]] = {}
+def _newest(state: PartitionState) -> dict[tuple[str, int], tuple[str, int]]:
+    """The newest lease of each offset, and when the last one of it ends."""
+    found: dict[tuple[str, int], tuple[str, int]] = {}
     for name, group in state.groups.items():
-        for lease in group.leases.values():
+        for lease in sorted(group.leases.values(), key=lambda one: (one.attempt, one.position)):
             for offset in members(group.left(lease.offsets)):
-                ends_ms = lease.ends_ms(offset)
-                attempt, newest_ms, last_ms = found.get((name, offset), (0, 0, 0))
-                newest = max((attempt, newest_ms), (lease.attempt, ends_ms))
-                found[name, offset] = *newest, max(last_ms, ends_ms)
+                _, last_ms = found.get((name, offset), ("", 0))
+                found[name, offset] = lease.lease_id, max(last_ms, lease.ends_ms(offset))
     return found
 
 

@@ -140,8 +140,13 @@ class Relay(RuleBasedStateMachine):
             self._append(Acknowledged(GROUP, gaps))
         server.read = end
 
-    @rule(who=st.integers(0, 1), most=st.integers(1, 6), is_stored=st.integers(0, 5))
-    def hand_out(self, who: int, most: int, is_stored: int) -> None:
+    @rule(
+        who=st.integers(0, 1),
+        most=st.integers(1, 6),
+        is_stored=st.integers(0, 5),
+        counts=st.booleans(),
+    )
+    def hand_out(self, who: int, most: int, is_stored: int, counts: bool = True) -> None:
         server = self.servers[who]
         if server.serving is None:
             return
@@ -153,7 +158,8 @@ class Relay(RuleBasedStateMachine):
             self.count += 1
             lease_id, until_ms = f"{server.server_id}{self.count}", self.now_ms + LEASE_MS
             server.open[lease_id] = offsets
-            self._append(Leased(GROUP, lease_id, server.epoch, offsets, until_ms, attempt))
+            counted = attempt if counts else attempt - 1
+            self._append(Leased(GROUP, lease_id, server.epoch, offsets, until_ms, counted))
 
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:

@@ -6,6 +6,8 @@
 - `verdict`: truth and journal against the guarantees, for calls of many processes in an order that nobody knows.
 - `serial`: the same in more detail, for calls whose order is known; `planning` has what it asks of plans.
 - `histories`: random histories of everything; `life` lives through them, and `serial` judges.
+- `outputs`: random histories that end in what readers see, with a judge of their own.
+- `shrinking`: makes a failing history short.
 
 Nothing here uses the package's planning, its state of a group, its maps of times, or its claims.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tests.support.oracle.journal import PlanSeen, Question
 from tests.support.oracle.plain import Row
 from tests.support.oracle.truth import LogKey, Truth
-from tests.support.oracle.verdict import DONE, OPEN, first_missing
+from tests.support.oracle.verdict import DONE, NO_TIMESTAMP, OPEN, first_missing
 
 Place = tuple[LogKey, int]
 
@@ -82,6 +82,10 @@ class Group:
         #: The committed offset of each known partition, as the group left it.
         self.committed: dict[LogKey, int | None] = {}
         self.attempts: dict[str, int] = {}
+        #: Ids of windows that were rewound and planned again: readers may see the output of an earlier claim.
+        self.delivered: set[str] = set()
+        #: What windows asked for that were delivered and forgotten: their ids are used up.
+        self.forgotten: dict[str, Question] = {}
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -141,7 +145,9 @@ class Group:
         )
 
     def wants(self, asked: Question, key: LogKey, row: Row, *, surely: bool) -> bool:
-        """Whether a window that is planned now asks for a record."""
+        """Whether a window that is planned now asks for a record; no interval asks for one without a timestamp."""
+        if asked.since_ms is not None and row.time_ms == NO_TIMESTAMP:
+            return False
         if asked.low_ms <= row.time_ms < asked.cutoff_ms:
             return True
         return row.time_ms < asked.low_ms and self.is_frozen(key, row.time_ms, surely=surely)
@@ -162,6 +168,33 @@ class Group:
             if low_ms <= reached:
                 reached = max(reached, before_ms)
         return reached >= asked.cutoff_ms
+
+    def gap_of(self, key: LogKey, time_ms: int) -> tuple[int, int] | None:
+        """The times around one that no window of a partition covers; None if one does, or none comes after it.
+
+        No interval covers a record without a timestamp.
+        """
+        ranges = [(one.low_ms, one.before_ms) for one in self.frozen.values() if key in one.surely]
+        if self.definition is not None and self.definition[0] == "interval":
+            ranges += [(low, NO_TIMESTAMP) for low, _ in ranges if low < NO_TIMESTAMP]
+            ranges = [
+                (NO_TIMESTAMP + 1, before) if low <= NO_TIMESTAMP < before else (low, before)
+                for low, before in ranges
+            ]
+        later = [low for low, _ in ranges if low > time_ms]
+        if not later or any(low <= time_ms < before for low, before in ranges):
+            return None
+        earlier = [before for _, before in ranges if before <= time_ms]
+        return max(earlier, default=-(2**63)), min(later)
+
+    def is_certain(self, topic: str) -> bool:
+        """Whether it is known of all partitions of a topic which windows cover their times."""
+        return not any(
+            (key in one.surely) != (key in one.perhaps)
+            for key in self.origin
+            if key.topic == topic
+            for one in self.frozen.values()
+        )
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -216,8 +249,10 @@ class Group:
                 one.perhaps.pop(key, None)
 
     def forget_window(self, window_id: str) -> None:
-        """Nothing is left of a window but progress, and that its times were planned."""
-        del self.windows[window_id]
+        """Nothing is left of a window but progress, that its times were planned, and that it was delivered."""
+        held = self.windows.pop(window_id)
+        if held.is_done or held.status == "rewound" or window_id in self.delivered:
+            self.forgotten[window_id] = held.plan.question
 
     def cut(self, key: LogKey, offset: int) -> set[str]:
         """Progress of a partition ends at an offset now; the windows that are rewound by it."""

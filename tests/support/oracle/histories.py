@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from kafka_ordered_ops.core.planning import scan_fold
+from tests.support.oracle.shrinking import shortest
 
 ACTORS: Final = 3
 #: Numbers that a step carries: more than any step reads.
@@ -58,6 +59,8 @@ _INSIDE: Final = {
     "plan": 8,
     "plan_known": 4,
     "plan_many": 2,
+    "plan_after": 3,
+    "outlive": 3,
     "commit": 7,
     "commit_many": 1,
     "abandon": 4,
@@ -85,6 +88,7 @@ _OUTSIDE: Final = {
     "adopt": 2,
     "redefine": 0.3,
     "list": 1,
+    "gaps": 3,
 }
 
 #: A history is about some of these more than about others: what never meets at a hundred kinds of steps meets there.
@@ -129,17 +133,7 @@ def history(seed: int) -> History:
 
 def smaller(told: History, still_fails: Callable[[History], bool]) -> History:
     """A part of a failing history that still fails, with no step that could be left out alone."""
-    steps = list(told.steps)
-    size = len(steps)
-    while size:
-        at = 0
-        while at < len(steps):
-            shorter = steps[:at] + steps[at + size :]
-            if still_fails(replace(told, steps=tuple(shorter))):
-                steps = shorter
-            else:
-                at += size
-        size //= 2
+    steps = list(shortest(told.steps, lambda part: still_fails(replace(told, steps=part))))
     for at, step in enumerate(steps):
         for one in step.inside:
             fewer = replace(steps[at], inside=tuple(o for o in steps[at].inside if o != one))

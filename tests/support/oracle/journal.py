@@ -322,6 +322,18 @@ class Recorder:
             },
         )
 
+    def gaps(self) -> Any:
+        """Where records wait for a sweep."""
+        return self._call(
+            "gaps",
+            {},
+            self.service.gaps,
+            told=lambda gaps: [
+                [gap.topic, gap.times and list(gap.times), gap.offsets, gap.offsets_at_most]
+                for gap in gaps
+            ],
+        )
+
     def delivered(self, plan: WindowPlan, rows: Iterable[DeliveredRow]) -> None:
         """Writes down what somebody read of a plan."""
         self.delivered_from(plan, lambda: rows)
@@ -330,7 +342,14 @@ class Recorder:
         """Reads a plan, and writes down what came."""
         self._call(
             "delivered",
-            {"plans": [_token(plan)]},
+            {
+                "plans": [_token(plan)],
+                "first": [
+                    [[part.tp.topic, part.topic_id, part.tp.partition], part.taken.first]
+                    for part in plan
+                    if part.taken
+                ],
+            },
             lambda: [list(row) for row in read()],
             told=lambda told: told,
         )

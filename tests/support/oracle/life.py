@@ -15,7 +15,6 @@ from unittest.mock import patch
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.planning import scan_fold
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
-from kafka_ordered_ops.core.window.bounds import AtOffset, Bound, Earliest, Latest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
@@ -27,6 +26,8 @@ from tests.support.oracle.plain import Plain
 from tests.support.oracle.reading import quick_rows, staged_rows
 from tests.support.oracle.serial import Judge
 from tests.support.oracle.truth import Truth
+from tests.support.oracle.verdict import NO_TIMESTAMP
+from tests.support.oracle.words import UNTIMED_S, bound_of, second_of, short_of, told_of
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 from tests.support.worlds import World
 
@@ -47,7 +48,7 @@ def problems_of(
         tempfile.TemporaryDirectory(prefix="koo-history-") as folder,
         patch.object(scan_fold, "CHUNK_RECORDS", told.chunk_records),
     ):
-        return _Life(told, world, plain, folder, transcript).live()
+        return _Life(told, world, plain, f"{folder}/out", transcript).live()
 
 
 @dataclass
@@ -118,8 +119,8 @@ class _Life:
         self.judge.is_stale |= step.what in _OF_THE_CLUSTER
         if self.transcript is not None:
             told = [
-                f"{call.name} {[_short(one) for one in call.asked.get('plans', call.asked.get('window_ids', []))]} -> "
-                f"{call.error or [_told(plan) for plan in call.plans] or call.told}"
+                f"{call.name} {[short_of(one) for one in call.asked.get('plans', call.asked.get('window_ids', []))]} -> "
+                f"{call.error or [told_of(plan) for plan in call.plans] or call.told}"
                 for call in self.journal.calls[calls:]
             ]
             self.transcript.append(f"{step.label} {step.actor} {step.what}{step.numbers}: {told}")
@@ -163,15 +164,17 @@ class _Life:
 
     def _seconds(self, numbers: Sequence[int]) -> list[float]:
         count = 1 + numbers[0] % 6
-        return [_second(number) for number in numbers[1 : 1 + count]]
+        return [second_of(number) for number in numbers[1 : 1 + count]]
 
     def _write(self, step: Step) -> None:
         topic, partition = self._place(step.numbers[0])
-        records = []
         for second in self._seconds(step.numbers[1:]):
             self.known.values += 1
-            records.append((second, None, b"%d" % self.known.values, ()))
-        self.world.write_content(topic, partition, records)
+            if second == UNTIMED_S:
+                self.world.write_at_ms(topic, partition, [NO_TIMESTAMP])
+            else:
+                value = b"%d" % self.known.values
+                self.world.write_content(topic, partition, [(second, None, value, ())])
 
     def _send(self, step: Step) -> None:
         transaction = f"tx{step.numbers[0] % 2}"
@@ -270,7 +273,7 @@ class _Life:
             out_of_orderness_s=self.told.out_of_orderness_s[
                 lateness % len(self.told.out_of_orderness_s)
             ],
-            starting_offsets=_bound(self.told.start),
+            starting_offsets=bound_of(self.told.start),
             isolation=(
                 Isolation.READ_COMMITTED if self.told.committed_only else Isolation.READ_UNCOMMITTED
             ),
@@ -297,6 +300,41 @@ class _Life:
             self._keep(
                 self._actor(step).plan_many([windows[n] for n in order], [names[n] for n in order])
             )
+
+    def _plan_after(self, step: Step) -> None:
+        """Plans the times behind those of a known window; what it gets is read, and perhaps it is given up."""
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            self._follow(step, plan)
+
+    def _follow(self, step: Step, plan: WindowPlan) -> None:
+        since = plan.window.cutoff + timedelta(seconds=step.numbers[1] % 3)
+        window = replace(
+            self._window([45, 0, 1, *step.numbers[2:4]]),
+            cutoff=since + timedelta(seconds=1 + step.numbers[4] % 9),
+            since=since if self.told.in_intervals else None,
+            allow_future_cutoff=True,
+        )
+        [after] = self._actor(step).plan_many([window], [f"w{step.label}-after"])
+        self._keep([after])
+        if after.offsets:
+            self._deliver(step, after)
+        if step.numbers[5] % 2:
+            self._actor(step).abandon(after.window_id)
+
+    def _outlive(self, step: Step) -> None:
+        """The times of an open window are planned and committed under another id; then the open one is given up."""
+        plan = self._chosen(step.numbers[0])
+        if plan is None or not plan.status.is_open:
+            return
+        window = replace(plan.window, on_data_loss=OnDataLoss.WARN)
+        [other] = self._actor(step).plan_many([window], [f"w{step.label}"])
+        self._keep([other])
+        self._actor(step).commit(other)
+        self._actor(step).abandon(plan.window_id)
+        if step.numbers[6] % 3:
+            self._follow(step, other)
+        if step.numbers[7] % 2:
+            self._actor(step).gaps()
 
     def _plan_known(self, step: Step) -> None:
         """Takes up a window; or plans one anew that was abandoned, rewound or forgotten."""
@@ -404,6 +442,9 @@ class _Life:
     def _list(self, step: Step) -> None:
         self._actor(step).list()
 
+    def _gaps(self, step: Step) -> None:
+        self._actor(step).gaps()
+
     # --- inside -------------------------------------------------------------------------------------
 
     def _actor(self, step: Step) -> Recorder:
@@ -445,30 +486,3 @@ class _Life:
         recorder.commit(plan)
         recorder.list()
         self.judge.end(committed_only=self.told.committed_only)
-
-
-def _second(number: int) -> float:
-    """Of a record: most often one that windows ask for, sometimes one far behind them, or from the future."""
-    if number == 0:
-        return 20_000.0
-    return 5_000.0 if number < 20 else float(number % 45)
-
-
-def _bound(text: str) -> Bound:
-    if text.startswith("offset:"):
-        return AtOffset(int(text.removeprefix("offset:")))
-    return Latest() if text == "latest" else Earliest()
-
-
-def _told(plan: Any) -> str:
-    shares = {
-        str(key): (sorted(share.taken), sorted(share.lost), share.decided_end)
-        for key, share in plan.shares.items()
-    }
-    return (
-        f"{plan.window_id}/{plan.claim_id[:4]}/{plan.attempt} {plan.status} {plan.content} {shares}"
-    )
-
-
-def _short(one: Any) -> str:
-    return one if isinstance(one, str) else f"{one['window_id']}/{one.get('attempt')}"

@@ -27,7 +27,9 @@ class PlanJudge(Bench):
             if plan.window_id != window_id:
                 self._wrong(5, f"{window_id} was asked for, and {plan.window_id} came")
             held = self.group.windows.get(plan.window_id)
-            if held is not None and (held.is_open or held.is_done):
+            if held is None and plan.window_id in self.group.forgotten:
+                self._recalled(plan, question)
+            elif held is not None and (held.is_open or held.is_done):
                 self._taken_up(held, plan, question)
             else:
                 if held is not None:
@@ -36,7 +38,22 @@ class PlanJudge(Bench):
         if fresh:
             self._planned([plan for plan, _ in fresh], fresh[0][1], call)
 
+    def _recalled(self, plan: PlanSeen, asked: Question) -> None:
+        """A window that was delivered and forgotten is covered, and takes nothing."""
+        if not self.group.forgotten[plan.window_id].same_as(asked):
+            self._wrong(5, f"another question under the forgotten id {plan.window_id} was answered")
+        if (plan.content, plan.status) != ("covered", "committed") or plan.shares:
+            self._wrong(
+                7,
+                f"{plan.window_id} was forgotten, and is {plan.status} {plan.content}: {show(plan)}",
+            )
+        now_ms = self._moment(0).now_ms
+        held = Held(plan, "committed", now_ms, now_ms, is_pruned=True)
+        self.group.windows[plan.window_id] = held
+
     def _planned_again(self, held: Held) -> None:
+        if held.status == "rewound":
+            self.group.delivered.add(held.plan.window_id)
         if held.status == "rewound" and self._still_done(held.plan):
             self._wrong(5, f"{held.plan.window_id} was planned again, and some of it is still done")
 
@@ -204,9 +221,11 @@ class PlanJudge(Bench):
                         3,
                         f"{plan.window_id} takes {key} {offset} stamped {row.time_ms}, which it does not ask for",
                     )
-                if group.is_late(key, offset, row.time_ms, surely=True):
+                # Of another time than the interval's, or written after a window of its time was planned.
+                is_early = asked.since_ms is not None and row.time_ms < asked.since_ms
+                if is_early or group.is_late(key, offset, row.time_ms, surely=True):
                     held.late.add((key, offset))
-                if group.is_late(key, offset, row.time_ms, surely=False):
+                if is_early or group.is_late(key, offset, row.time_ms, surely=False):
                     held.perhaps_late.add((key, offset))
             elif (
                 max(group.origin[key], start) <= offset < share.decided_end

@@ -31,6 +31,7 @@ class Refusals:
                 one.status == "rewound" and self._still_done(one) for one in self._named()
             ),
             "WindowPrunedError": lambda: any(one.is_pruned for one in self._named()),
+            "FewerRecordsError": self._fewer,
             "UnknownWindowError": self._unknown_window,
             "WindowSupersededError": self._superseded,
             "PartsMissingError": lambda: any(
@@ -95,14 +96,10 @@ class Refusals:
 
     def _lost(self) -> bool:
         start = self._after.start
+        # A reader may have the plan of an older attempt, or of a claim that was given up or forgotten since.
+        if any(first < start(LogKey(*key)) for key, first in self._call.asked.get("first", ())):
+            return True
         for held in self._named():
-            if self._call.name == "delivered" and any(
-                # An older attempt may take for granted what a newer one knows as lost.
-                offset < start(key)
-                for key, offsets in held.plan.holds.items()
-                for offset in offsets
-            ):
-                return True
             if (held.status == "planned" or self._call.name == "replay") and any(
                 offset < start(key) for key, one in held.plan.shares.items() for offset in one.taken
             ):
@@ -117,6 +114,33 @@ class Refusals:
         known = self._keys() & self._group.origin.keys()
         return bool(self._questions()) and any(self._group.lost(key, start(key)) for key in known)
 
+    def _fewer(self) -> bool:
+        """Whether a window that was delivered before, and rewound, has lost records."""
+        names = self._call.asked.get("window_ids", ())
+        again = [
+            name
+            for name in names
+            if name in self._group.delivered
+            or ((held := self._group.windows.get(name)) and held.status == "rewound")
+        ]
+        start = self._after.start
+        held_lost = any(
+            held.plan.window_id in again
+            and (
+                self._has_lost(held)
+                or any(
+                    offset < start(key)
+                    for key, one in held.plan.shares.items()
+                    for offset in one.taken
+                )
+            )
+            for held in self._named()
+        )
+        known = self._keys() & self._group.origin.keys()
+        return held_lost or (
+            bool(again) and any(self._group.lost(key, start(key)) for key in known)
+        )
+
     def _has_lost(self, held: Held) -> bool:
         return held.status == "planned" and any(one.lost for one in held.plan.shares.values())
 
@@ -125,6 +149,9 @@ class Refusals:
         for question, name in zip(self._questions(), asked.get("window_ids", ()), strict=True):
             held = self._group.windows.get(name)
             if held is not None and not held.plan.question.same_as(question):
+                return True
+            gone = self._group.forgotten.get(name)
+            if held is None and gone is not None and not gone.same_as(question):
                 return True
         # Split otherwise, or not at all.
         return self._call.name in ("split", "report") and any(

@@ -6,6 +6,7 @@ group as it must be (`group.Group`) and writes down what is wrong, each with the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,6 +171,41 @@ class Judge(PlanJudge):
                 self._wrong(
                     6,
                     f"{token['window_id']}: {place[0]} {offset} stamped {time_ms} is late and not flagged",
+                )
+
+    def _gaps(self, call: Call) -> None:
+        """Each record that was looked at and waits between windows is in the row of its gap, or of unknown times."""
+        group = self.group
+        if group.definition is None:
+            assert not call.told
+            return
+        told: dict[tuple[str, tuple[int, int] | None], tuple[int, int]] = {}
+        for topic, times, surely, at_most in call.told:
+            told[topic, None if times is None else (times[0], times[1])] = surely, at_most
+        waiting: Counter[tuple[str, tuple[int, int] | None]] = Counter()
+        seen: Counter[tuple[str, tuple[int, int] | None]] = Counter()
+        bare: Counter[str] = Counter()
+        topics = {key.topic for key in group.origin}
+        topics = {one for one in topics - group.recreated(topics) if group.is_certain(one)}
+        for key in [key for key in group.origin if key.topic in topics]:
+            rows = self.truth.logs[key].visible(committed_only=bool(group.definition[1]))
+            looked_at = max((one.surely.get(key, 0) for one in group.frozen.values()), default=0)
+            held = group.done[key] | group.claimed(key)
+            bare[key.topic] += self._moment(1).bounds.get(key, (0, 0, 0))[2] - len(rows)
+            for offset, row in rows.items():
+                gap = group.gap_of(key, row.time_ms)
+                if gap is not None and offset >= group.origin[key] and offset not in held:
+                    waiting[key.topic, gap] += 1
+                    seen[key.topic, gap] += offset < looked_at
+        for (topic, gap), count in seen.items():
+            at_most = sum(told.get((topic, one), (0, 0))[1] for one in (gap, None))
+            if at_most < count:
+                self._wrong(4, f"{count} records of {topic} wait in {gap}, and gaps has {told}")
+        for (topic, gap), (surely, _) in told.items():
+            # An offset without a record counts with those around it.
+            if topic in topics and surely > waiting[topic, gap] + bare[topic]:
+                self._wrong(
+                    4, f"gaps has {told}, where {waiting[topic, gap]} records wait in {gap}"
                 )
 
     # --- keeping ------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ from tests.support.oracle.journal import Call, DeliveredRow, Journal, PlanSeen, 
 from tests.support.oracle.plain import Row
 from tests.support.oracle.truth import LogKey, Truth
 
+#: Kafka's timestamp of a record that has none.
+NO_TIMESTAMP: Final = -1
+
 OPEN: Final = frozenset({"planned", "written"})
 DONE: Final = frozenset({"committed", "published"})
 
@@ -224,7 +227,8 @@ class _Verdict:
                 for offset, row in rows.items():
                     own = asked.low_ms <= row.time_ms < asked.cutoff_ms
                     late = row.time_ms < asked.low_ms and self._frozen(plan, key, row, None)
-                    if not own and not late:
+                    is_untimed = asked.since_ms is not None and row.time_ms == NO_TIMESTAMP
+                    if is_untimed or not (own or late):
                         yield f"(3) {_name(plan)} holds {key} offset {offset}, stamped {row.time_ms}: not asked for"
 
     def _nothing_left_out(self) -> Iterator[str]:
@@ -275,6 +279,10 @@ class _Verdict:
                     if (one.topic, one.partition) == (topic, partition)
                 )
                 row = Row(time_ms, None, committed=True)
+                if claim.plan.question.low_ms > time_ms:
+                    if not late:
+                        yield f"(6) {_name(claim.plan)}: {key} offset {offset} is stamped before the interval, and not flagged"
+                    continue
                 if late and not self._frozen(claim.plan, key, row, offset):
                     yield f"(6) {_name(claim.plan)}: {key} offset {offset} is flagged late, and no window of its time looked only below it"
                 if not late and self._surely_frozen(claim, key, row, offset):

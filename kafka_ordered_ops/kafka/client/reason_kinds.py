@@ -1,0 +1,127 @@
+"""The kinds of errors that a client's callback reports, and how much each says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+#: Parts of errors that say what to do.
+_TELLING: Final = (
+    "listener?",
+    "Connect to ",
+    "Failed to resolve",
+    "verify failed",
+    "not a Kafka broker",
+)
+
+
+class ReasonKind(StrEnum):
+    """The kinds of errors that a callback reports, the most specific first."""
+
+    AUTHENTICATION = "authentication"
+    TLS = "tls"
+    AUTHORIZATION = "authorization"
+    TOKEN = "token"
+    RESOLVE = "resolve"
+    TLS_CUT = "tls cut"
+    TRANSPORT = "transport"
+    OTHER = "other"
+
+
+#: Reasons after which waiting cannot help: the client would try the same credentials again and again.
+#: A handshake cut by the other side is none of them: a broker that restarts does that too.
+HOPELESS: Final = (ReasonKind.AUTHENTICATION, ReasonKind.TLS)
+
+#: Reasons of an address that refuses all connections, besides "Connection refused".
+REFUSALS: Final = (ReasonKind.RESOLVE, ReasonKind.TLS_CUT)
+
+#: Reasons of a wait, the most specific first.
+OF_CONNECTIONS: Final = (
+    ReasonKind.TOKEN,
+    ReasonKind.RESOLVE,
+    ReasonKind.TLS_CUT,
+    ReasonKind.TRANSPORT,
+)
+
+#: How the client begins an error of the identity provider, and what such a provider answers that has looked at the
+#: credentials (RFC 6749, 5.2). Without an answer, or with another one, it is away.
+_TOKEN: Final = "SASL OAUTHBEARER token"
+_PROVIDER_REFUSES: Final = re.compile(
+    r'"error"\s*:\s*"(invalid_|unauthorized_client|unsupported_grant|access_denied)'
+)
+#: What the first four bytes of an answer are, read as its length, where no broker listens.
+_OTHER_PROTOCOLS: Final = {
+    b"HTTP": "an HTTP server answers there",
+    b"\x15\x03": "a TLS listener answers there",
+}
+_ANSWER_SIZE: Final = re.compile(r"Invalid response size (-?\d+)")
+#: The beginning of the client's log lines: what failed, its own name, its thread.
+LINE_PREFIX: Final = re.compile(r"^.*?\[thrd:\S+\]: ")
+
+AUTHENTICATION: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+    }
+)
+#: code -> (resource, rights to grant)
+AUTHORIZATION: Final[Mapping[int, tuple[str, str]]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "READ and DESCRIBE (to write: WRITE)"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "READ"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "WRITE and DESCRIBE"),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
+        "cluster",
+        "the right named by the operation (CREATE, DESCRIBE or IDEMPOTENT_WRITE)",
+    ),
+    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ("delegation token", "DESCRIBE"),
+}
+
+
+def kind_of(error: KafkaError) -> ReasonKind:
+    """Return the kind of an error from its code, and from its text where the client has no own code."""
+    code, text = error.code(), error.str()
+    if code in AUTHENTICATION:
+        is_away = is_token(text) and not _PROVIDER_REFUSES.search(text)
+        return ReasonKind.TOKEN if is_away else ReasonKind.AUTHENTICATION
+    is_alert = "SSL alert number" in text and "internal error" not in text
+    if code == KafkaError._SSL or is_alert:
+        return ReasonKind.TLS
+    if code in AUTHORIZATION:
+        return ReasonKind.AUTHORIZATION
+    if code == KafkaError._RESOLVE:
+        return ReasonKind.RESOLVE
+    if code == KafkaError._TRANSPORT:
+        # The client has no own code for a handshake that the other side cuts.
+        cut = "SSL handshake failed" in text or "SSL_HANDSHAKE" in text
+        return ReasonKind.TLS_CUT if cut else ReasonKind.TRANSPORT
+    if _ANSWER_SIZE.search(text):
+        return ReasonKind.TRANSPORT
+    return ReasonKind.OTHER
+
+
+def is_token(text: str | None) -> bool:
+    """Return whether an error is about a token of an identity provider."""
+    return text is not None and _TOKEN in text
+
+
+def with_protocol(text: str) -> str:
+    """Return the text, with what answers instead of a broker, if its first bytes show it."""
+    if (size := _ANSWER_SIZE.search(text)) is None:
+        return text
+    begin = (int(size[1]) % 2**32).to_bytes(4, "big")
+    spoken = next((what for mark, what in _OTHER_PROTOCOLS.items() if begin.startswith(mark)), None)
+    return text if spoken is None else f"{text}: {spoken}, not a Kafka broker"
+
+
+def says(text: str) -> int:
+    """Return how much an error's text says about its reason."""
+    if any(one in text for one in _TELLING):
+        return 2
+    # "All brokers are down" only counts what other errors explain.
+    return 0 if not text or "Disconnected" in text or "brokers are down" in text else 1

@@ -1,0 +1,150 @@
+"""Where windows are to be published: looked at before they are claimed, and taken over from another ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka_ordered_ops.core.types import PartitionBy
+from kafka_ordered_ops.core.window.ownership import (
+    Publisher,
+    check_may_replace,
+    check_root_owner,
+)
+from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
+from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
+from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.layout import Layout, stages_folder
+from kafka_ordered_ops.output.ownership import check_owned
+from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner
+
+
+class OutputPlace:
+    """A folder, or a prefix in an object store, in which windows are to be published.
+
+    Args:
+        root: the root of the outputs.
+        storage_options: credentials and settings of an object store.
+        partition_by: how the windows are partitioned.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
+    ) -> None:
+        self._root = normal_root(root)
+        self._options = storage_options
+        self._partition_by = check_partition_by(partition_by)
+
+    def check(
+        self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
+    ) -> Sequence[str]:
+        """Return notes on the root; changes nothing.
+
+        Raises:
+            OutputOwnedError: the root, or the place of a window, belongs to another ledger, group or claim.
+            SinkError: another program's files are in the place of a window; or the file system or the store failed.
+        """
+        with as_sink_error(f"the windows below {self._root} cannot be looked at"):
+            if is_in_store(self._root):
+                owner = self._check_store(publishers, windows)
+            else:
+                owner = self._check_folder(publishers, windows)
+        if owner is None:
+            return ()
+        topics = tuple(sorted({name for window in windows.values() for name in window.topics}))
+        notes = (
+            owner.note_on(name, topics, self._root) for name in {one.group_id for one in publishers}
+        )
+        return [note for note in notes if note is not None]
+
+    def _check_folder(
+        self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
+    ) -> RootOwner | None:
+        files = files_for(self._root, self._options)
+        owner = read_owner(files, self._root)
+        _check_root(publishers, owner, self._root)
+        for one in publishers:
+            place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
+            if not files.exists(place.final_path):
+                continue
+            shown = Layout.read_visible(files, self._root, place.final_path)
+            if shown is None and files.exists(place.stages_folder):
+                # It may be replaced at this very moment: wait for the end of that.
+                with files.locked(place.stages_folder, place.window_folder):
+                    if not files.exists(place.final_path):
+                        continue
+                    shown = Layout.read_visible(files, self._root, place.final_path)
+            check_owned(files, place, shown, one)
+        return owner
+
+    def _check_store(
+        self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
+    ) -> RootOwner | None:
+        from kafka_ordered_ops.output.objects.reading import shown_output
+        from kafka_ordered_ops.output.objects.root_owner import found_owner
+        from kafka_ordered_ops.output.objects.store import open_store
+
+        store = open_store(self._root, self._options)
+        owner, _ = found_owner(store, self._root)
+        _check_root(publishers, owner, self._root)
+        for one in publishers:
+            place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
+            if (shown := shown_output(store, place)) is not None:
+                check_may_replace(one, shown.owner, shown.final_path)
+        return owner
+
+
+def adopt_root(
+    root: str | os.PathLike[str], ledger_id: str, storage_options: Mapping[str, Any] | None = None
+) -> str | None:
+    """Make a ledger the owner of a root; return the former owner. Without one, or if it is this ledger, nothing is changed.
+
+    What is published stays: its windows name their ledger, and those of another one are never replaced.
+
+    Raises:
+        ConfigError: an invalid root or option.
+        SinkError: the file system or the store failed.
+    """
+    root = normal_root(root)
+    with as_sink_error(f"{owner_path(root)} cannot be changed"):
+        if is_in_store(root):
+            from kafka_ordered_ops.output.objects.root_owner import take_root
+            from kafka_ordered_ops.output.objects.store import open_store
+
+            return take_root(open_store(root, storage_options), root, ledger_id)
+        files = files_for(root, storage_options)
+        if read_owner(files, root) is None:
+            return None
+        with files.locked(stages_folder(root), stages_folder(root)):
+            owner = read_owner(files, root)
+            if owner is None or owner.ledger_id == ledger_id:
+                return None
+            files.write(owner_path(root), RootOwner(ledger_id).to_bytes())
+            return owner.ledger_id
+
+
+def _check_root(publishers: Sequence[Publisher], owner: RootOwner | None, root: str) -> None:
+    for ledger_id in {one.ledger_id for one in publishers}:
+        if owner is not None:
+            check_root_owner(ledger_id, owner.ledger_id, root)
+
+
+def _place_of(
+    publisher: Publisher, window: Window, root: str, partition_by: PartitionBy | None
+) -> Layout:
+    """Return the place of a window that has no claim yet."""
+    return Layout(
+        root,
+        publisher.window_id,
+        "none",
+        0,
+        group_id=publisher.group_id,
+        folder=folder_name(publisher.window_id, window),
+        partition=partition_of(window, partition_by),
+    )
