@@ -55,11 +55,17 @@ def test_a_session_and_a_table_in_every_mode(
     users = lake_spark if session == "other thread" else fresh()
     for key, value in kind.conf:
         users.conf.set(key, value)
+    jvm: Any = users._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
     if session != SECOND and session != "other thread":
         # As in a process with one session.
-        jvm: Any = users._jvm
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(users._jsparkSession)
-    assert wrong(users, fresh, bootstrap, orders, kind, TABLES[table]) == []
+        sessions.setActiveSession(users._jsparkSession)
+    try:
+        assert wrong(users, fresh, bootstrap, orders, kind, TABLES[table]) == []
+    finally:
+        # The tests after this one run in the same process.
+        own: Any = lake_spark
+        sessions.setActiveSession(own._jsparkSession)
 
 
 @pytest.mark.long
