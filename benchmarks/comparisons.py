@@ -27,7 +27,7 @@ from benchmarks.relay import relay_comparisons
 from benchmarks.rounds import rounds_at
 from benchmarks.tail import tail_comparisons
 from benchmarks.values import Comparison, Contender, Place
-from kafka_ordered_ops.spark.table_target import TableMode
+from kafka_ordered_ops.spec.table import TableMode
 
 #: The plain connector, which every engine is held against.
 CONNECTOR: Final = "connector"

@@ -16,7 +16,7 @@ from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import TableSink, read_window
-from kafka_ordered_ops.spark.table_target import TableMode
+from kafka_ordered_ops.spec.table import TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,13 +16,13 @@ from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.hosting.full_paths import check_full_path
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 from kafka_ordered_ops.spark.job_checks import (
-    check_engine,
-    check_output,
     check_partitioned,
     check_spark_conf,
     check_storage_options,
 )
-from kafka_ordered_ops.spark.table_target import TableTarget, table_target
+from kafka_ordered_ops.spec.destination import check_output
+from kafka_ordered_ops.spec.engine import check_engine
+from kafka_ordered_ops.spec.table import Table, table_of_parameters
 
 
 class OnNotLive(StrEnum):
@@ -115,9 +115,9 @@ class WindowSettings(WindowSpec):
             object.__setattr__(self, name, span_of(getattr(self, name), name))
 
     @property
-    def target(self) -> TableTarget | None:
+    def target(self) -> Table | None:
         """The table, and how rows get into it; raises `ConfigError`."""
-        return table_target(
+        return table_of_parameters(
             self.table,
             self.table_mode,
             self.table_keys,

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
-from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
     check_deployed,
-    check_engine,
-    check_function,
-    check_output,
     check_partitioned,
     check_reading,
     check_session,
@@ -31,14 +25,17 @@ from kafka_ordered_ops.spark.job_checks import (
     check_writable,
 )
 from kafka_ordered_ops.spark.job_outputs import outputs_of
-from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spec.destination import check_output
+from kafka_ordered_ops.spec.engine import Engine, check_engine
+from kafka_ordered_ops.spec.jobs import arguments_of, check_function
+from kafka_ordered_ops.spec.spark_submit import SparkSubmit, submit_of
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.output.staged_output import StagedOutput
-    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 
@@ -73,7 +70,7 @@ class Job:
     output: str | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     partition_by: str | None = None
-    table: TableTarget | None = None
+    table: Table | None = None
     engine: str = "python"
 
     def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
@@ -112,11 +109,9 @@ class Job:
         """
         self.check_form()
         if self.application is not None:
-            from kafka_ordered_ops.spark import SparkSubmit
-
             arguments_of(self.arguments)
             how = submit_of(self.submit) or SparkSubmit()
-            check_deployed(how, self.output, table=None if self.table is None else self.table.table)
+            check_deployed(how, self.output, table=None if self.table is None else self.table.name)
             check_submission(self.application, client, how)
             # Another process has the session.
             check_reading(self.engine, client, conf=None, group_id=group_id)
@@ -261,47 +256,6 @@ class SparkWindow:
     def report(self, staged: Staged) -> None:
         """Report your own sink's staged output, to be published after the commit."""
         self._windows.report([staged])
-
-
-def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
-    """Return the options of spark-submit, from arguments by name; raise `ConfigError`."""
-    if given is None:
-        return None
-    # Imported late: most jobs do not submit.
-    from kafka_ordered_ops.spark import SparkSubmit
-
-    if isinstance(given, SparkSubmit):
-        return given
-    if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"submit is {shown(given)}: give a SparkSubmit, or a mapping of its arguments"
-        )
-    known = [one.name for one in fields(SparkSubmit)]
-    for name in given:
-        if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise ConfigError(
-                f"submit has {shown(name)} in it, which SparkSubmit does not have{hint}"
-            )
-    try:
-        return SparkSubmit(**given)
-    except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"submit= is invalid: {error}") from error
-
-
-def arguments_of(given: Any) -> list[str]:
-    """Return an application's arguments as texts; raise `ConfigError` unless they are a list, not text or a generator."""
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
-        raise ConfigError(
-            f"the application's arguments are {shown(given)}: give a list of arguments"
-        )
-    texts = [str(one) for one in given]
-    if any("\0" in one for one in texts):
-        raise ConfigError("the application's arguments contain a NUL, which no process accepts")
-    return texts
 
 
 def _check_path(application: object) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.core.arguments import check_flag, shown
+from kafka_ordered_ops.core.arguments import check_flag
 from kafka_ordered_ops.core.errors import ClosedError, ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
-from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spec.destination import Sink
+from kafka_ordered_ops.spec.engine import Engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,30 +21,10 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """Where windows go, other than a folder: `TableSink`, or one of your own."""
-
-    def write(self, df: Any, plan: WindowPlan, /) -> Staged:
-        """Write a window's result to a hidden stage."""
-
-    def found(self, result: Mapping[str, Any], /) -> Staged | None:
-        """Find an earlier attempt's output, from its ``to_json``; return None if it is gone."""
-
-
-def check_sink(value: object) -> Sink:
-    """Return a sink, not the class of one; raise `ConfigError`."""
-    if isinstance(value, type) or not isinstance(value, Sink):
-        raise ConfigError(
-            f"output is {shown(value)}: give the path of a folder, or a sink such as TableSink(spark, table)"
-        )
-    return value
-
-
 class OpenWindow:
     """A planned window: read it, and it is committed if the block or function does not raise.
 
-    `to_batches`, `to_arrow` and the Arrow stream need no Spark. `read` and `write` use Spark. The window is usable
+    `to_batches`, `to_arrow` and the Arrow stream need no Spark; `read` does. The window is usable
     until its block or function has ended.
     """
 
@@ -174,22 +155,25 @@ class OpenWindow:
             self._handle.local_root = self._resources.enter_context(folder)
         return self._handle.read(session, ordered=ordered)
 
-    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> Staged:
-        """Write the window's result, a Spark DataFrame, to a hidden stage; it is visible after the commit.
+    def write(self, result: Any, path: str | os.PathLike[str] | None = None) -> Staged:
+        """Write the window's result to a hidden stage; it is visible after the commit.
 
         Args:
-            df: the result.
-            path: the folder for it; None: the `output` of `run`, a folder or a sink.
+            result: a Spark DataFrame, or anything with Arrow's stream interface: of pyarrow, Polars, pandas, DuckDB. The
+                latter is written to a folder without Spark, file by file, in the order of its rows.
+            path: the folder for it; None: the output of `run`, a folder or a sink.
 
         Raises:
-            ConfigError: the window has an output already, or there is no folder for it.
+            TypeError: the result is neither.
+            ConfigError: the window has an output already, or there is no folder for it; or the result has columns that
+                not every reader of Parquet takes.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
         """
         self._check_open()
         if self._sink is None or path is not None:
-            written: Staged = self._handle.write(df, path)[0]
+            written: Staged = self._handle.write(result, path)[0]
             return written
-        staged = self._sink.write(df, self.plan)
+        staged = self._sink.write(result, self.plan)
         self._handle.report([staged])
         return staged
 

@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.processing.failures import RETRIES, Backoff, WhenExh
 from kafka_ordered_ops.core.processing.options import ProcessorOptions, WorkerKind
 from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.job_checks import check_function
+from kafka_ordered_ops.spec.jobs import check_function
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.output.reported import Reported

@@ -16,7 +16,7 @@ from kafka_ordered_ops.hosting.held_text import held_text
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
-from kafka_ordered_ops.spark.table_target import table_of
+from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows import Delivery
 
 

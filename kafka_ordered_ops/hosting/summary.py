@@ -29,7 +29,7 @@ def plan_summary(plan: WindowPlan) -> dict[str, Any]:
 def window_summary(record: WindowRecord) -> dict[str, Any]:
     """Return the facts of a window with its sink's counts; None: not reported."""
     from kafka_ordered_ops.output.staged_output import output_of
-    from kafka_ordered_ops.spark.table_target import table_of
+    from kafka_ordered_ops.spec.table import table_of
 
     facts, output = result_facts(record.result), output_of(record.result, record.plan)
     return {

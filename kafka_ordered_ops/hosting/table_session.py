@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.output.reported import EarlierOutputs, PublishedElsewhere, Reported
-from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import Staged
@@ -21,7 +21,7 @@ Found = Callable[[Mapping[str, Any]], "Staged | None"]
 
 @contextmanager
 def table_session(
-    target: TableTarget | None,
+    target: Table | None,
     *,
     conf: Mapping[str, str],
     stopped: Callable[[], bool],
@@ -53,7 +53,7 @@ def table_session(
     from kafka_ordered_ops.spark.job_session import job_session
     from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
 
-    with job_session(f"table {target.table}", conf, stopped, java_home) as spark:
+    with job_session(f"table {target.name}", conf, stopped, java_home) as spark:
         sink = table_sink(spark, target)
         if copies:
             sink.check_copy()

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.job_outputs import outputs_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
-    from kafka_ordered_ops.spark.table_target import TableTarget
+    from kafka_ordered_ops.spec.table import Table
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 _log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class WindowHandle:
         say: Callable[[str], None] | None,
         display: Display | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        table: TableTarget | None = None,
+        table: Table | None = None,
         partition_by: str | None = None,
     ) -> None:
         self.plans = tuple(plans)
@@ -138,13 +139,21 @@ class WindowHandle:
             local_root=self.local_root,
         )
 
-    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[Any]:
+    def write(self, result: Any, path: str | os.PathLike[str] | None = None) -> list[Any]:
         """Write each window's rows to a separate folder, by default below the `output` of the host, or to its table.
 
+        Args:
+            result: a Spark DataFrame; or, for a folder and one window, an object with Arrow's stream interface.
+            path: another folder.
+
         Raises:
+            TypeError: the result is neither.
             ConfigError: there is an output already, or no folder for it.
-            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` does.
+            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` and `stage_stream` do.
         """
+        if not _is_of_spark(result) and (self.table is None or path is not None):
+            return self._kept([self._streamed(result, path)])
+        df = result
         if self.table is not None and path is None:
             from kafka_ordered_ops.spark.write.table_windows import write_to_table
 
@@ -161,6 +170,27 @@ class WindowHandle:
                 storage_options=self._options(path),
                 partition_by=self._partition_by(path),
             )
+        )
+
+    def _streamed(self, result: Any, path: str | os.PathLike[str] | None) -> StagedOutput:
+        from kafka_ordered_ops.output.arrow_stream import stage_stream
+
+        if isinstance(result, type) or not hasattr(result, "__arrow_c_stream__"):
+            raise TypeError(
+                f"write takes a Spark DataFrame, or an object with Arrow's stream interface such as a table of pyarrow, Polars, "
+                f"pandas or DuckDB, not {shown(result)}"
+            )
+        if len(self.plans) > 1:
+            raise ConfigError(
+                f"one Arrow stream cannot hold {len(self.plans)} windows: write them one by one, or a Spark DataFrame with a "
+                "column window_id"
+            )
+        return stage_stream(
+            result,
+            self.plans[0],
+            self._folder(path),
+            storage_options=self._options(path),
+            partition_by=self._partition_by(path),
         )
 
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[Any]:
@@ -221,7 +251,7 @@ class WindowHandle:
 
     def _submitted_to(
         self,
-        table: TableTarget,
+        table: Table,
         application: str | os.PathLike[str],
         arguments: Sequence[str],
         how: SparkSubmit | None,
@@ -287,7 +317,7 @@ class WindowHandle:
             SinkError: there is an output folder, and the job has neither written nor reported an output; or the
                 outputs are of other windows.
         """
-        place = self.output if self.table is None else self.table.table
+        place = self.output if self.table is None else self.table.name
         return outputs_of(self.plans, self.staged, returned, output=place)
 
     def staged_below(
@@ -392,3 +422,8 @@ class WindowHandle:
     def _check_no_output(self) -> None:
         if self.staged is not None:
             raise ConfigError("a window has one output: it was written or reported already")
+
+
+def _is_of_spark(result: Any) -> bool:
+    """Return whether a result is a DataFrame of Spark, which may have Arrow's stream interface as well."""
+    return type(result).__module__.partition(".")[0] == "pyspark"

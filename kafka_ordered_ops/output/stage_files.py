@@ -31,6 +31,10 @@ PENDING_BYTES_MAX: Final = 8 * FILE_BYTES_MAX
 FILES_MAX: Final = 100_000
 
 
+#: The others of a record's columns seldom repeat: building dictionaries for them costs time and is then thrown away.
+_REPEATING: Final = ["topic", "partition", "timestamp_type"]
+
+
 class Batch(NamedTuple):
     """Records of one partition, by offset."""
 
@@ -56,9 +60,12 @@ class StageFiles:
     Some are written at a time, by threads. What one of them raises is raised by the next call.
     """
 
-    def __init__(self, folders: Sequence[str], where: Files | None = None) -> None:
+    def __init__(
+        self, folders: Sequence[str], where: Files | None = None, schema: pa.Schema = STAGE_SCHEMA
+    ) -> None:
         self._folders = folders
         self._where: Files = where or LocalFiles()
+        self._schema = schema
         self._files = [0] * len(folders)
         self._bytes = [0] * len(folders)
         self._writers = ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="stage-files")
@@ -87,7 +94,7 @@ class StageFiles:
     def close(self, window: int) -> Facts:
         """Return how much a window has got; at least one file, if need be without rows."""
         if not self._files[window]:
-            self.write(window, STAGE_SCHEMA.empty_table)
+            self.write(window, self._schema.empty_table)
         self._wait(0)
         return {"files": self._files[window], "bytes": self._bytes[window]}
 
@@ -194,7 +201,6 @@ def _write_file(rows: Rows, path: str, where: Files) -> int:
             file,
             row_group_size=max(1, table.num_rows),
             compression="zstd",
-            # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
-            use_dictionary=["topic", "partition", "timestamp_type"],  # type: ignore[arg-type]
+            use_dictionary=_REPEATING if table.schema.equals(STAGE_SCHEMA) else True,  # type: ignore[arg-type]
         )
     return table.nbytes

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.applications.context import current_window as current_window
     from kafka_ordered_ops.spark.applications.planned import planned_window as planned_window
     from kafka_ordered_ops.spark.applications.planned import planned_windows as planned_windows
-    from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit as SparkSubmit
     from kafka_ordered_ops.spark.applications.submitter import submit as submit
     from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
     from kafka_ordered_ops.spark.read.published import read_output as read_output
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.write.tables import TableSink as TableSink
     from kafka_ordered_ops.spark.write.write import write_window as write_window
     from kafka_ordered_ops.spark.write.write_many import write_windows as write_windows
+    from kafka_ordered_ops.spec.spark_submit import SparkSubmit as SparkSubmit
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
@@ -32,7 +32,7 @@ else:  # A type checker that saw this would let any name pass.
 
 
 _HOMES = {
-    "SparkSubmit": "kafka_ordered_ops.spark.applications.spark_submit",
+    "SparkSubmit": "kafka_ordered_ops.spec.spark_submit",
     "TableSink": "kafka_ordered_ops.spark.write.tables",
     "current_window": "kafka_ordered_ops.spark.applications.context",
     "map_by_key": "kafka_ordered_ops.spark.keyed",

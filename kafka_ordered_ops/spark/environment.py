@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +16,7 @@ from kafka_ordered_ops.core.errors import (
     JobFailedError,
     KafkaOrderedOpsError,
 )
+from kafka_ordered_ops.spec.spark_submit import pyspark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,15 +49,6 @@ def check_pyspark() -> None:
         raise ConfigError(
             "pyspark is not installed: pip install 'kafka-ordered-ops[spark]', or the version of your cluster"
         )
-
-
-def pyspark_home() -> str | None:
-    """Return the folder of the installed pyspark, which has a spark-submit; None without one."""
-    try:
-        found = find_spec("pyspark")
-    except ValueError:
-        return None
-    return None if found is None or found.origin is None else os.path.dirname(found.origin)
 
 
 def _version(distribution: str) -> str | None:

@@ -17,27 +17,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kafka_ordered_ops.core.arguments import call_error, path_text, shown
+from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.names import is_whole
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store, is_local
-from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
-from kafka_ordered_ops.output.folders import check_scheme
-from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_in_process
-from kafka_ordered_ops.spark.engine import Engine
-from kafka_ordered_ops.spark.environment import check_pyspark, has_session, pyspark_home
+from kafka_ordered_ops.output.filesystem import as_sink_error
+from kafka_ordered_ops.spark.environment import check_pyspark, has_session
 from kafka_ordered_ops.spark.environment import check_spark as check_spark
+from kafka_ordered_ops.spec.deploy_mode import DeployMode, check_in_process
+from kafka_ordered_ops.spec.destination import check_output
+from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.spec.spark_submit import pyspark_home
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings
-
-#: Who reads Kafka, by name.
-ENGINES: Final = tuple(engine.value for engine in Engine)
 
 #: The masters that Spark and spark-submit accept.
 _MASTER: Final = re.compile(
@@ -86,55 +83,6 @@ class Submission(Protocol):
 
 
 # --- form ------------------------------------------------------------------------------------------
-
-
-def check_output(output: object) -> str:
-    """Return the full path of the folder for outputs; nothing is touched.
-
-    Raises:
-        ConfigError: not a path, an empty path, or a place where windows cannot be published.
-    """
-    text = path_text(output)
-    if text is None or "\0" in text or not text.strip():
-        raise ConfigError(f"the output folder {shown(output)} is not a path: name a folder")
-    root = normal_root(text)
-    check_scheme(root)
-    return root
-
-
-def check_engine(engine: object) -> str:
-    """Return the engine's name; raise `ConfigError` for an unknown one."""
-    if not isinstance(engine, str) or engine not in ENGINES:
-        raise ConfigError(f"engine is {engine!r}, not one of {', '.join(ENGINES)}")
-    return str(engine)
-
-
-def check_function(
-    function: object,
-    *given: str,
-    keywords: Mapping[str, Any] | None = None,
-    may_be_async: bool = False,
-) -> None:
-    """Raise `ConfigError` unless the value can be called as a job and does work when it is called.
-
-    Args:
-        function: the user's.
-        given: the arguments of the call, by name.
-        keywords: its keyword arguments; None: they are not known yet.
-        may_be_async: whether the caller awaits what it returns.
-    """
-    if not callable(function):
-        raise ConfigError(
-            f"a job is a function of {' and '.join(given)}, not a {type(function).__name__}"
-        )
-    check_does_work(function, may_be_async=may_be_async)
-    if keywords is None:
-        return
-    if (error := call_error(function, *given, **keywords)) is not None:
-        more = f" and {', '.join(keywords)}" if keywords else ""
-        raise ConfigError(
-            f"{name_of(function)} is called with {' and '.join(given)}{more}: {error}"
-        )
 
 
 def check_spark_conf(conf: object) -> None:

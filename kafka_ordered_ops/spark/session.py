@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.spark.deploy_mode import MODE_KEY, DeployMode, check_in_process
 from kafka_ordered_ops.spark.environment import check_pyspark, has_session
+from kafka_ordered_ops.spec.deploy_mode import MODE_KEY, DeployMode, check_in_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,8 @@ from kafka_ordered_ops.dagster import (
     ordered_window_asset,
 )
 from kafka_ordered_ops.spark import SparkSubmit
-from kafka_ordered_ops.spark.job_checks import check_function, check_master
+from kafka_ordered_ops.spark.job_checks import check_master
+from kafka_ordered_ops.spec.jobs import check_function
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.dagster_support import failure_of

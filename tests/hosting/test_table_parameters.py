@@ -23,11 +23,11 @@ from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.spark.applications.tables import TableApplication
-from kafka_ordered_ops.spark.engine import Engine
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget, table_of, table_target
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_table
 from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.spec.table import Table, TableMode, table_of, table_of_parameters
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka
@@ -66,7 +66,7 @@ def test_an_operator_takes_templates_for_its_table() -> None:
     with pytest.raises(ConfigError, match="mode is 'upsert'"):
         operator._job()
     operator.table_mode, operator.table_keys = "merge", ["id"]
-    assert operator._job().table == TableTarget("lake.orders", TableMode.MERGE, ["id"])
+    assert operator._job().table == Table("lake.orders", TableMode.MERGE, ["id"])
 
 
 def test_jobs_that_cannot_write_tables_are_refused() -> None:
@@ -103,7 +103,7 @@ def test_an_application_writes_tables(tmp_path: Path) -> None:
     ):
         assert isinstance(found, TableApplication)
         assert isinstance(of_command, TableApplication)
-        assert found.target == of_command.target == TableTarget("t")
+        assert found.target == of_command.target == Table("t")
         assert found({"reported": {}}) == Reported()
 
 
@@ -132,8 +132,8 @@ def test_a_target_is_known_by_what_the_ledger_keeps() -> None:
     assert table_of({"table": "lake.orders", "write": {}}) == "lake.orders"
     assert table_of({"table": "lake.orders"}) is None
     assert table_of(None) is None
-    assert table_target(None, None, (), False) is None
-    assert Job(table=TableTarget("t")).table == TableTarget("t", "append", (), False)
+    assert table_of_parameters(None, None, (), False) is None
+    assert Job(table=Table("t")).table == Table("t", "append", (), False)
 
 
 def test_a_window_of_a_table_is_not_committed_by_hand(
@@ -143,7 +143,7 @@ def test_a_window_of_a_table_is_not_committed_by_hand(
     with OrderedWindows(kafka.settings, GROUP) as windows:
         plan = windows.plan(asked(), "w")
         kept = KeptOutput(
-            TableTarget("lake.t"), "delta", TableWrite.of(plan), {"records": 1}, None, False
+            Table("lake.t"), "delta", TableWrite.of(plan), {"records": 1}, None, False
         )
         windows.mark_written(plan, kept.to_json())
         assert main(["windows", "commit", "w", "-b", kafka.bootstrap, "-g", GROUP]) == 2
@@ -157,12 +157,12 @@ def test_a_published_window_is_not_looked_for_in_its_table() -> None:
     """The ledger knows it; and what it says of another table is nothing to the one that is named."""
     write = TableWrite("cluster/ledger", "g", "w", "claim", 1, "abc")
     facts = {"records": 1, "elapsed_ms": 1}
-    kept = KeptOutput(TableTarget("lake.t"), "delta", write, facts, None, True)
-    sink: Any = SimpleNamespace(target=TableTarget("lake.t"))
+    kept = KeptOutput(Table("lake.t"), "delta", write, facts, None, True)
+    sink: Any = SimpleNamespace(target=Table("lake.t"))
     found = found_in_table(sink, kept.to_json())
     assert found is not None
     found.publish()
     assert found.to_json() == kept.to_json()
     assert found_in_table(sink, {"rows": 3}) is None
-    sink = SimpleNamespace(target=TableTarget("lake.other"))
+    sink = SimpleNamespace(target=Table("lake.other"))
     assert found_in_table(sink, kept.to_json()) is None

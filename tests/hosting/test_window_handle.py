@@ -14,13 +14,14 @@ from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.hosting.job import Job, submit_of
+from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spec.spark_submit import submit_of
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka
 from tests.support.hosts_support import windows as windows

@@ -29,10 +29,10 @@ from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_formats import TableState
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
+from kafka_ordered_ops.spec.table import Table, TableMode
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import stages_of
@@ -308,7 +308,7 @@ class FakeTable:
     def __init__(self, shown: TableWrite | None, staged_rows: int = 0) -> None:
         told = () if shown is None else (TableCommit(shown, TableMode.REPLACE, 3),)
         self.state = TableState(told)
-        self.target = TableTarget("lake.orders", "replace")
+        self.target = Table("lake.orders", "replace")
         self.facts = SimpleNamespace(
             table="lake.orders", format="delta", may_show=lambda _: shown is not None
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
-from kafka_ordered_ops.spark.deploy_mode import DeployMode
 from kafka_ordered_ops.spark.session import local_session
+from kafka_ordered_ops.spec.deploy_mode import DeployMode
+from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
 KEY = "spark.submit.deployMode"
 

@@ -30,7 +30,7 @@ from kafka_ordered_ops.spark.applications.parent_watch import show_progress
 from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.applications.submitter import run_job, submit_windows
-from kafka_ordered_ops.spark.deploy_mode import DeployMode
+from kafka_ordered_ops.spec.deploy_mode import DeployMode
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.spark_support import spark as spark

@@ -16,11 +16,11 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.applications.context import WindowContext
-from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_table
 from kafka_ordered_ops.spark.write.write_session import session_with
+from kafka_ordered_ops.spec.table import Table
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -318,7 +318,7 @@ def test_an_application_that_has_no_rows_removes_nothing_of_another_claim(
         lake_spark,
         folder,
         "t",
-        table=TableTarget(lake.table),
+        table=Table(lake.table),
     )
     [output] = context.write(_frame(lake))
     assert isinstance(output, TableOutput)

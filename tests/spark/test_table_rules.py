@@ -13,9 +13,9 @@ import pytest
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
+from kafka_ordered_ops.spec.table import Table
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -232,9 +232,9 @@ def test_a_short_name_is_the_table_that_the_session_means(
     try:
         short = TableSink(lake_spark, name, mode, keys=keys)
         output = short.write(rows, _plan())
-        assert TableTarget(name, mode, keys).may_be(output.kept.target)
+        assert Table(name, mode, keys).may_be(output.kept.target)
         two = TableSink(lake_spark, f"db.{name}", mode, keys=keys)
-        assert short.target.table == two.target.table == f"`{CATALOG}`.db.{name}"
+        assert short.target.name == two.target.name == f"`{CATALOG}`.db.{name}"
         found = two.found(output.to_json())
         assert found is not None
         found.publish()

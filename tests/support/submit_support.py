@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import RUN_VARIABLE, processes_of
-from kafka_ordered_ops.spark.environment import pyspark_home
+from kafka_ordered_ops.spec.spark_submit import pyspark_home
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import control_of
 from tests.support.windows_support import before

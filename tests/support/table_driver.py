@@ -21,10 +21,10 @@ from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications import orders
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission
 from kafka_ordered_ops.spark.applications.result import JobError, JobResult
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_formats import TableState, commits_of
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
+from kafka_ordered_ops.spec.table import Table, TableMode
 from tests.support.submit_support import fake
 
 
@@ -33,7 +33,7 @@ class FileTable:
     """A table and its stage: what `TableFormat` and `Stage` ask for."""
 
     path: Path
-    target: TableTarget
+    target: Table
     name: str = "the stage"
 
     @property
@@ -42,7 +42,7 @@ class FileTable:
 
     @property
     def facts(self) -> FileFacts:
-        return FileFacts(self, self.target.table)
+        return FileFacts(self, self.target.name)
 
     @contextmanager
     def change(self) -> Iterator[dict[str, Any]]:
@@ -105,7 +105,7 @@ class FileTable:
     # --- as a sink -------------------------------------------------------------------------------
 
     def is_of(self, kept: KeptOutput) -> bool:
-        return kept.target.table == self.target.table
+        return kept.target.name == self.target.name
 
     def reopened(self, kept: KeptOutput) -> TableOutput:
         table: Any = replace(self, target=kept.target)
@@ -204,10 +204,10 @@ def orders_of(job: Path) -> list[str]:
 
 def rows_of(path: Path) -> list[tuple[str, list[int]]]:
     """What the table shows: rows by window, doubles kept."""
-    shown = FileTable(path, TableTarget("t")).content()["shown"]
+    shown = FileTable(path, Table("t")).content()["shown"]
     return sorted((one["write"]["window_id"], one["rows"]) for one in shown)
 
 
 def staged_in(path: Path) -> int:
     """How many writes wait in the stage."""
-    return len(FileTable(path, TableTarget("t")).content()["staged"])
+    return len(FileTable(path, Table("t")).content()["staged"])

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops import OrderedWindows
+import kafka_ordered_ops
+from kafka_ordered_ops import Function, OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from tests.support.windows_support import BASE_MS, before
@@ -167,13 +168,10 @@ def wrong(
                 run = partial(
                     windows.run,
                     before(topic, seconds, Earliest()),
-                    mode,
-                    table=shown,
-                    mode=mode,
-                    keys=["v"] if mode == "merge" else (),
+                    kafka_ordered_ops.Table(shown, mode, ["v"] if mode == "merge" else ()),
+                    job=Function(job, engine="local"),
+                    window_id=mode,
                     spark=spark,
-                    function=job,
-                    engine="local",
                 )
                 _in_thread(run) if session.in_thread else run()
             except ConfigError as error:

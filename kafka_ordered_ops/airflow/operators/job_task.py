@@ -16,10 +16,11 @@ from kafka_ordered_ops.airflow.support.places import Output, check_place, opened
 from kafka_ordered_ops.core.arguments import path_text
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
-from kafka_ordered_ops.hosting.job import Job, submit_of
+from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.hosting.table_session import Found
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
-from kafka_ordered_ops.spark.table_target import TableTarget, table_target
+from kafka_ordered_ops.spec.spark_submit import submit_of
+from kafka_ordered_ops.spec.table import Table, table_of_parameters
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -231,12 +232,12 @@ class JobTask(BaseOperator):
         if self._ti is not None:
             self._ti.xcom_push(key=SparkJobLink().xcom_key, value=page)
 
-    def _target(self, is_known: Callable[[Any], bool] = lambda _: True) -> TableTarget | None:
+    def _target(self, is_known: Callable[[Any], bool] = lambda _: True) -> Table | None:
         """The table, if it is known; raises `ConfigError`."""
         given = (self.table, self.table_mode, self.table_keys)
         if not all(map(is_known, given)):
             return None
-        return table_target(
+        return table_of_parameters(
             *given, self.delete_tombstones, output=self.output_root, prefix="table_"
         )
 

@@ -13,7 +13,7 @@ from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.full_paths import check_full_path
 from kafka_ordered_ops.output.address import address_of, is_in_store
-from kafka_ordered_ops.spark.job_checks import check_output
+from kafka_ordered_ops.spec.destination import check_output
 
 
 class ObjectPath(Protocol):

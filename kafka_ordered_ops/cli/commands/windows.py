@@ -281,7 +281,7 @@ def _written_output(
     from kafka_ordered_ops.core.types import WindowStatus
     from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
     from kafka_ordered_ops.spark.job_outputs import check_parts_alike
-    from kafka_ordered_ops.spark.table_target import table_of
+    from kafka_ordered_ops.spec.table import table_of
 
     if record.status is not WindowStatus.WRITTEN:
         return None

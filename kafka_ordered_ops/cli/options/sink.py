@@ -21,8 +21,8 @@ from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import PartitionBy
-from kafka_ordered_ops.spark.engine import Engine
-from kafka_ordered_ops.spark.table_target import TableTarget, table_target
+from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.spec.table import Table, table_of_parameters
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -152,9 +152,9 @@ class Sink(Storage):
         return self.output or self.table or ""
 
     @property
-    def target(self) -> TableTarget | None:
+    def target(self) -> Table | None:
         """The table, and how rows get into it; raises `ConfigError`."""
-        return table_target(
+        return table_of_parameters(
             self.table, self.mode, self.keys, self.delete_tombstones, output=self.output
         )
 
@@ -268,7 +268,7 @@ class JobSink(Sink):
 
     def _job(self) -> Job:
         from kafka_ordered_ops.hosting.job import Job
-        from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+        from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
         if self.application is not None:
             how = SparkSubmit(master=self.master, conf=self._conf(), java_home=bundled_java())

@@ -32,7 +32,7 @@ from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.leftovers import Left
 from kafka_ordered_ops.output.staged_output import output_of
-from kafka_ordered_ops.spark.table_target import table_of
+from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets
 
 #: Ranges shown for one partition; the JSON has all of them.

@@ -52,8 +52,8 @@ from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.hosting.arguments import with_known_fields
-from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import check_application
+from kafka_ordered_ops.spec.engine import Engine
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):

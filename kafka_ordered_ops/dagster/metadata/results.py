@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.window.plan import ranges_to_json
 from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.reported import result_facts
-from kafka_ordered_ops.spark.table_target import table_of
+from kafka_ordered_ops.spec.table import table_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord

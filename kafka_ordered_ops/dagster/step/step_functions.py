@@ -15,8 +15,9 @@ from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
-from kafka_ordered_ops.hosting.job import Job, arguments_of, submit_of
-from kafka_ordered_ops.spark.job_checks import check_function
+from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.spec.jobs import arguments_of, check_function
+from kafka_ordered_ops.spec.spark_submit import submit_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit

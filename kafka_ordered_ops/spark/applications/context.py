@@ -29,10 +29,10 @@ from kafka_ordered_ops.spark.applications.protocol import (
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.read.read import Engine, read_windows
-from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_windows import write_to_table
 from kafka_ordered_ops.spark.write.write_many import write_each
+from kafka_ordered_ops.spec.table import Table
 from kafka_ordered_ops.windows.sink import Staged
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class WindowContext:
     _token: str = field(repr=False)
     _storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     #: Instead of `output`, the table that gets the windows' rows, and how.
-    table: TableTarget | None = None
+    table: Table | None = None
 
     @property
     def plan(self) -> WindowPlan:
@@ -150,11 +150,11 @@ class WindowContext:
         return tuple(outputs)
 
     def _write_to(
-        self, table: TableTarget, df: DataFrame, path: str | os.PathLike[str] | None
+        self, table: Table, df: DataFrame, path: str | os.PathLike[str] | None
     ) -> tuple[TableOutput, ...]:
         if path is not None:
             raise ConfigError(
-                f"this job was submitted for the table {table.table}, and write has the path {shown(path)}: leave it out"
+                f"this job was submitted for the table {table.name}, and write has the path {shown(path)}: leave it out"
             )
         outputs = write_to_table(df, table, self.plans)
         try:

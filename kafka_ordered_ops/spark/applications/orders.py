@@ -72,8 +72,8 @@ def _found(sink: TableSink, kept: KeptOutput) -> Mapping[str, Any]:
 def _done(sink: TableSink, order: Order, kept: KeptOutput) -> Mapping[str, Any]:
     if not sink.is_of(kept):
         raise SinkError(
-            f"window {kept.write.window_id} was staged for the {kept.format} table {kept.target.table}, and "
-            f"{sink.target.table} is another table now. Run the window again",
+            f"window {kept.write.window_id} was staged for the {kept.format} table {kept.target.name}, and "
+            f"{sink.target.name} is another table now. Run the window again",
             window_id=kept.write.window_id,
         )
     output = sink.reopened(kept)

@@ -44,7 +44,7 @@ from kafka_ordered_ops.disk.temporary import private_folder
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
-from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spec.table import Table
 
 #: Spark's setting that names the folder.
 FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
@@ -129,7 +129,7 @@ class Submission:
     #: The job's defaults for reading.
     engine: str
     ordered: bool
-    table: TableTarget | None = None
+    table: Table | None = None
     order: Order = Order.WRITE
     #: With another order than to write: the table's outputs, as `TableOutput.to_json` describes them.
     outputs: tuple[Mapping[str, Any], ...] = ()
@@ -197,7 +197,7 @@ def _table_of(fields: Fields) -> dict[str, Any]:
     order, outputs = table.choice("order", Order), table.anything("outputs")
     if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
         raise JsonError("table.outputs is not a list of objects")
-    found = {"table": TableTarget.from_json(table), "order": order, "outputs": tuple(outputs)}
+    found = {"table": Table.from_json(table), "order": order, "outputs": tuple(outputs)}
     table.done()
     return found
 

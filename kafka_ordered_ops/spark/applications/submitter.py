@@ -47,11 +47,11 @@ from kafka_ordered_ops.spark.applications.protocol import (
     write_private,
 )
 from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult, Named
-from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
-from kafka_ordered_ops.spark.deploy_mode import MASTER_KEY, DeployMode
 from kafka_ordered_ops.spark.job_checks import check_deployed, check_submission
 from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
+from kafka_ordered_ops.spec.deploy_mode import MASTER_KEY, DeployMode
+from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
 _log = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from kafka_ordered_ops.output.reported import PublishedElsewhere, Reported
 from kafka_ordered_ops.output.staged_output import Facts
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobProgress
-from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
 from kafka_ordered_ops.spark.applications.submitter import check_windows, run
 from kafka_ordered_ops.spark.job_checks import check_application, check_deployed, check_submission
 from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
-from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_windows import kept_for
 from kafka_ordered_ops.spark.write.tables import check_whole
+from kafka_ordered_ops.spec.spark_submit import SparkSubmit
+from kafka_ordered_ops.spec.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class TableApplication:
         storage_options: of earlier outputs that are files in an object store.
     """
 
-    target: TableTarget
+    target: Table
     application: str
     arguments: Sequence[str] = ()
     how: SparkSubmit = field(default_factory=SparkSubmit)
@@ -56,7 +56,7 @@ class TableApplication:
 
     def check(self, settings: ClientSettings) -> str:
         """Return the application's full path; raise `ConfigError` if it cannot be run for a table."""
-        check_deployed(self.how, None, table=self.target.table)
+        check_deployed(self.how, None, table=self.target.name)
         return check_submission(self.application, settings, self.how)
 
     def write(
@@ -164,7 +164,7 @@ class TableApplication:
         if output is None or not self.target.may_be(output.kept.target):
             raise SinkError(
                 f"the application reported an output of window {plan.window_id} that is not for the table "
-                f"{self.target.table}: {dict(told)}. Nothing was committed: write with `WindowContext.write(df)`",
+                f"{self.target.name}: {dict(told)}. Nothing was committed: write with `WindowContext.write(df)`",
                 window_id=plan.window_id,
             )
         return output
@@ -210,7 +210,7 @@ class SubmittedTable:
 
 
 def table_application(
-    target: TableTarget, application: str | os.PathLike[str], how: SparkSubmit | None, **more: Any
+    target: Table, application: str | os.PathLike[str], how: SparkSubmit | None, **more: Any
 ) -> TableApplication:
     """Return an application for a table, with the default options of spark-submit if there are none."""
     return TableApplication(
@@ -226,7 +226,7 @@ def _published(kept: KeptOutput, told: Mapping[str, Any]) -> KeptOutput:
     found = KeptOutput.from_json(told)
     if found is None or found.write != kept.write or not found.published:
         raise SinkError(
-            f"the application did not say that window {kept.write.window_id} is published to {kept.target.table}. Run "
+            f"the application did not say that window {kept.write.window_id} is published to {kept.target.name}. Run "
             "the window again",
             window_id=kept.write.window_id,
         )

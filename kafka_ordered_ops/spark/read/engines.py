@@ -16,9 +16,9 @@ from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import Piece
 from kafka_ordered_ops.ordered.records.slices import slices_of
-from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.reading import SLICE_OFFSETS_MIN, TASKS_PER_CORE, Reading
+from kafka_ordered_ops.spec.engine import Engine as Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,12 @@ from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
-from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
 from kafka_ordered_ops.spark.read.read_local import read_staged
 from kafka_ordered_ops.spark.read.reading import Reading
+from kafka_ordered_ops.spec.engine import Engine as Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
@@ -21,6 +20,7 @@ from kafka_ordered_ops.spark.write.table_formats import (
 from kafka_ordered_ops.spark.write.table_stages import STAGE_COLUMNS, StagingTable, staging_name
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
 from kafka_ordered_ops.spark.write.write_session import session_with
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +44,7 @@ class Delta:
     counts the window's publications, so that of two publishers that have seen the same, one comes through.
     """
 
-    def __init__(self, facts: TableFacts, target: TableTarget) -> None:
+    def __init__(self, facts: TableFacts, target: Table) -> None:
         self.facts = facts
         self.target = target
         self.stage = StagingTable(facts, staging_name(facts.table))

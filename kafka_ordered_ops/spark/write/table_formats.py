@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_errors import GONE
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, literal, quoted
 from kafka_ordered_ops.spark.write.table_stages import (
@@ -17,6 +16,7 @@ from kafka_ordered_ops.spark.write.table_stages import (
     StagingTable,
 )
 from kafka_ordered_ops.spark.write.table_write import METADATA_BYTES_MAX, TableCommit, TableWrite
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 #: By which the newest record of a key is found, in this order.
 ORDER_COLUMNS: Final = ("timestamp", "topic", "partition", "offset")
@@ -54,7 +54,7 @@ class TableFormat(Protocol):
         """The table."""
 
     @property
-    def target(self) -> TableTarget:
+    def target(self) -> Table:
         """What is asked for."""
 
     @property
@@ -84,7 +84,7 @@ class TableFormat(Protocol):
 
 
 def commits_of(
-    write: TableWrite, target: TableTarget, told: Iterable[TableCommit | None]
+    write: TableWrite, target: Table, told: Iterable[TableCommit | None]
 ) -> tuple[TableCommit, ...]:
     """Return, of a table's commits from the newest back, those whose rows a window's may be.
 
@@ -101,7 +101,7 @@ def commits_of(
     return tuple(found)
 
 
-def is_relevant(write: TableWrite, target: TableTarget, shown: TableWrite) -> bool:
+def is_relevant(write: TableWrite, target: Table, shown: TableWrite) -> bool:
     """Return whether shown rows may be those of a window; see `commits_of`."""
     if is_replacing(target):
         return shown.window_id == write.window_id
@@ -113,7 +113,7 @@ def fields_of(text: str) -> Fields:
     return Fields(strict_json.loads(text, limit_bytes=METADATA_BYTES_MAX), "commit")
 
 
-def merge_statement(facts: TableFacts, target: TableTarget, rows: str) -> str:
+def merge_statement(facts: TableFacts, target: Table, rows: str) -> str:
     """Return the statement that upserts rows by key, and leaves newer rows in the table as they are."""
     names = list(facts.fields)
     keys = [facts.columns[facts.folded(key)] for key in target.keys]
@@ -137,7 +137,7 @@ def order_columns(facts: TableFacts) -> list[str]:
     return [facts.columns[name] for name in ORDER_COLUMNS if name in facts.columns]
 
 
-def is_repeatable(facts: TableFacts, target: TableTarget) -> bool:
+def is_repeatable(facts: TableFacts, target: Table) -> bool:
     """Return whether merging the same rows again, however much later, changes nothing."""
     return not target.delete_tombstones and len(order_columns(facts)) == len(ORDER_COLUMNS)
 
@@ -180,6 +180,6 @@ def replace_statement(
     )
 
 
-def is_replacing(target: TableTarget) -> bool:
+def is_replacing(target: Table) -> bool:
     """Return whether a window's rows are found by its id alone, whichever group it is of."""
     return target.mode is TableMode.REPLACE

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
@@ -30,6 +29,7 @@ from kafka_ordered_ops.spark.write.table_stages import (
 )
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
 from kafka_ordered_ops.spark.write.write_session import session_with
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Iceberg:
 
     stage: Stage
 
-    def __init__(self, facts: TableFacts, target: TableTarget) -> None:
+    def __init__(self, facts: TableFacts, target: Table) -> None:
         self.facts = facts
         self.target = target
         self._branches = Branches(facts)

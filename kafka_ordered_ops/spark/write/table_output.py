@@ -11,7 +11,6 @@ from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, S
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import check_may_replace, check_newest, fewer_error
 from kafka_ordered_ops.output.staged_output import Facts
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_errors import (
     TURNS_MAX,
     beside_others,
@@ -20,6 +19,7 @@ from kafka_ordered_ops.spark.write.table_errors import (
 )
 from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState, is_repeatable
 from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 #: Version of the JSON that the ledger keeps.
 TABLE_VERSION: Final = 3
@@ -350,7 +350,7 @@ class PublishedTable:
 class KeptOutput:
     """What the ledger keeps of a `TableOutput`."""
 
-    target: TableTarget
+    target: Table
     format: str
     write: TableWrite
     facts: Facts
@@ -378,7 +378,7 @@ class KeptOutput:
         try:
             if fields.integer("version") != TABLE_VERSION:
                 return None
-            target = TableTarget.from_json(fields)
+            target = Table.from_json(fields)
             basis = fields.integer_or_none("basis")
             kind = fields.text("format")
             write = replace(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.spark.table_target import TableMode
 from kafka_ordered_ops.spark.write.table_errors import beside_others
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
 from kafka_ordered_ops.spark.write.table_rules import sql_type
@@ -21,6 +20,7 @@ from kafka_ordered_ops.spark.write.table_write import (
     hashed,
 )
 from kafka_ordered_ops.spark.write.write_session import session_with
+from kafka_ordered_ops.spec.table import TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

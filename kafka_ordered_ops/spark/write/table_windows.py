@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, running_session
-from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, PublishedTable, TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def table_sink(spark: SparkSession, target: TableTarget) -> TableSink:
+def table_sink(spark: SparkSession, target: Table) -> TableSink:
     """Return the sink for a target; raises what `TableSink` raises."""
     return TableSink(
         spark,
-        target.table,
+        target.name,
         target.mode,
         keys=target.keys,
         delete_tombstones=target.delete_tombstones,
     )
 
 
-def active_sink(target: TableTarget) -> TableSink:
+def active_sink(target: Table) -> TableSink:
     """Return the sink in the session that runs in this process; raise `ConfigError` if there is none."""
     return table_sink(_active_session(target), target)
 
@@ -52,24 +52,22 @@ def found_in_table(
     return PublishedTable(kept) if kept.published else sink.found(result)
 
 
-def kept_for(target: TableTarget, result: Mapping[str, Any]) -> KeptOutput | None:
+def kept_for(target: Table, result: Mapping[str, Any]) -> KeptOutput | None:
     """Return what the ledger keeps of an output for the table of a target; None for any other output."""
     kept = KeptOutput.from_json(result)
-    if kept is None or target.names(kept.target.table):
+    if kept is None or target.names(kept.target.name):
         return kept
     if not kept.published:
         _log.warning(
             "Window %s was staged for the table %s, and %s is named now: it is read again. What it has staged there stays.",
             kept.write.window_id,
-            kept.target.table,
-            target.table,
+            kept.target.name,
+            target.name,
         )
     return None
 
 
-def write_to_table(
-    df: DataFrame, target: TableTarget, plans: Sequence[WindowPlan]
-) -> list[TableOutput]:
+def write_to_table(df: DataFrame, target: Table, plans: Sequence[WindowPlan]) -> list[TableOutput]:
     """Stage the rows of each window; ``window_id`` distinguishes them if there are several.
 
     Raises:
@@ -81,7 +79,7 @@ def write_to_table(
 
 
 def copy_to_table(
-    read: Callable[[SparkSession], DataFrame], target: TableTarget, plans: Sequence[WindowPlan]
+    read: Callable[[SparkSession], DataFrame], target: Table, plans: Sequence[WindowPlan]
 ) -> list[TableOutput]:
     """Stage the windows' records as they are, in the session that runs in this process."""
     sink = active_sink(target)
@@ -104,9 +102,9 @@ def _write_each(sink: TableSink, df: DataFrame, plans: Sequence[WindowPlan]) -> 
         return sink.write_each(frames, plans)
 
 
-def _active_session(target: TableTarget) -> SparkSession:
+def _active_session(target: Table) -> SparkSession:
     check_pyspark()
     spark = running_session()
     if spark is None:
-        raise ConfigError(f"there is no Spark session for the table {target.table}")
+        raise ConfigError(f"there is no Spark session for the table {target.name}")
     return spark

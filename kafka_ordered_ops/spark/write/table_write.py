@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.table_target import TableMode
+from kafka_ordered_ops.spec.table import TableMode
 
 #: A write's name becomes part of a statement.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")

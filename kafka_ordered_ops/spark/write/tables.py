@@ -22,7 +22,6 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
-from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
 from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
@@ -33,6 +32,7 @@ from kafka_ordered_ops.spark.write.table_rules import misfits
 from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,12 +112,12 @@ class TableSink:
     ) -> None:
         check_pyspark()
         check_spark(spark)
-        target = TableTarget(table, mode, keys, delete_tombstones)
+        target = Table(table, mode, keys, delete_tombstones)
         self.spark = write_session(spark)
-        self._facts = TableFacts.of(self.spark, target.table, spark)
-        self.target = replace(target, table=self._facts.table)
+        self._facts = TableFacts.of(self.spark, target.name, spark)
+        self.target = replace(target, name=self._facts.table)
         if self._facts.format == "iceberg":
-            check_not_audited(spark, self.target.table)
+            check_not_audited(spark, self.target.name)
         self.format: TableFormat = _FORMATS[self._facts.format](self._facts, self.target)
         self._check_columns()
         self.format.check()
@@ -164,7 +164,7 @@ class TableSink:
         if mode is TableMode.MERGE or (mode is TableMode.APPEND and is_first):
             return
         output = self._output(TableWrite.of(plan))
-        with table_errors(f"{self.target.table} cannot be asked for window {plan.window_id}"):
+        with table_errors(f"{self.target.name} cannot be asked for window {plan.window_id}"):
             if mode is TableMode.APPEND and plan.status.is_done:
                 self._check_no_replay(plan, output)
             else:
@@ -176,7 +176,7 @@ class TableSink:
 
         started = time.monotonic()
         write, observation = TableWrite.of(plan), Observation()
-        with table_errors(f"window {plan.window_id} cannot be written to {self.target.table}"):
+        with table_errors(f"window {plan.window_id} cannot be written to {self.target.name}"):
             rows = self._rows(in_session(df, self.spark), write)
             output = self._output(write, self.format.basis())
             nulls = [f.count_if(f.col(quoted(key)).isNull()) for key in self.target.keys]
@@ -190,7 +190,7 @@ class TableSink:
             counted = rows.observe(observation, *counts) if counts else rows
             try:
                 # Those that break a rule are counted, and not written: where they wait, it may hold already.
-                with _fitting(self.target.table):
+                with _fitting(self.target.name):
                     self.format.stage.put(counted.where(is_good), write)
                 # These may count a row twice: a table that deals rows out before it writes them computes them twice, and
                 # so does a lost executor. How many rows there are is for the stage to say.
@@ -229,7 +229,7 @@ class TableSink:
 
     def is_of(self, kept: KeptOutput) -> bool:
         """Return whether an earlier attempt's output is for this table, and for a table of this format."""
-        return (kept.target.table, kept.format) == (self.target.table, self._facts.format)
+        return (kept.target.name, kept.format) == (self.target.name, self._facts.format)
 
     def reopened(self, kept: KeptOutput) -> TableOutput:
         """Return an earlier attempt's output, unseen: as it was staged, whatever is asked for now."""
@@ -241,7 +241,7 @@ class TableSink:
         given = {self._facts.folded(name) for name in _RECORD_COLUMNS}
         if missing := [name for folded, name in self._facts.columns.items() if folded not in given]:
             raise ConfigError(
-                f"the table {self.target.table} has columns that a record does not have: {', '.join(missing)}. A record "
+                f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
                 f"has {', '.join(_RECORD_COLUMNS)}: give a function that makes the others, and calls window.write(df)"
             )
         names = self._facts.columns
@@ -250,13 +250,13 @@ class TableSink:
             for folded, name in names.items()
         )
         columns = listed(list(names.values()))
-        statement = f"EXPLAIN INSERT INTO {self.target.table} ({columns}) SELECT {values}"
-        with table_errors(f"{self.target.table} cannot be asked"):
+        statement = f"EXPLAIN INSERT INTO {self.target.name} ({columns}) SELECT {values}"
+        with table_errors(f"{self.target.name} cannot be asked"):
             told = str(self.spark.sql(statement).collect()[0][0])
         if told.startswith(INVALID):
             reason = told_by(RuntimeError(told.removeprefix(INVALID).lstrip(": \n")))
             raise ConfigError(
-                f"a record does not fit the table {self.target.table}: {reason}. Give a function that makes the table's "
+                f"a record does not fit the table {self.target.name}: {reason}. Give a function that makes the table's "
                 "columns, and calls window.write(df)"
             )
 
@@ -280,13 +280,13 @@ class TableSink:
         facts.check_columns((*STAGE_COLUMNS, _ROW))
         if target.mode is TableMode.REPLACE and not facts.has_window_id:
             raise ConfigError(
-                f"mode 'replace' finds a window's rows by the column window_id, of type string, which {target.table} "
-                f"does not have: ALTER TABLE {target.table} ADD COLUMN window_id STRING, or use mode 'append' or "
+                f"mode 'replace' finds a window's rows by the column window_id, of type string, which {target.name} "
+                f"does not have: ALTER TABLE {target.name} ADD COLUMN window_id STRING, or use mode 'append' or "
                 "'merge'"
             )
         if missing := [key for key in target.keys if facts.folded(key) not in facts.columns]:
             raise ConfigError(
-                f"keys has {', '.join(missing)}, which {target.table} does not have: its columns are "
+                f"keys has {', '.join(missing)}, which {target.name} does not have: its columns are "
                 f"{', '.join(facts.fields)}"
             )
 
@@ -315,7 +315,7 @@ class TableSink:
         ]
         if missing or unknown or other:
             raise ConfigError(
-                f"the result does not have the columns of {self.target.table}. Missing: "
+                f"the result does not have the columns of {self.target.name}. Missing: "
                 f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
                 f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{one}. ' for one in other)}Select the table's columns, or "
                 "alter the table"
@@ -356,7 +356,7 @@ class TableSink:
         is_forgotten = not state.knows_all and plan.status is WindowStatus.PUBLISHED
         if state.shown is not None or is_forgotten:
             raise ConfigError(
-                f"window {plan.window_id} was appended to {self.target.table} before{', or may have been' if is_forgotten else ''}"
+                f"window {plan.window_id} was appended to {self.target.name} before{', or may have been' if is_forgotten else ''}"
                 ": mode 'append' adds a window once. Use mode 'replace' or 'merge' to deliver it again"
             )
 
@@ -366,7 +366,7 @@ class TableSink:
         for number, key in enumerate(self.target.keys):
             if nulls := int(told[f"null_{number}"] or 0):
                 raise SinkError(
-                    f"{what}: {nulls:,} rows have no {key}, which is a key of {self.target.table}. Nothing was "
+                    f"{what}: {nulls:,} rows have no {key}, which is a key of {self.target.name}. Nothing was "
                     "committed: leave these rows out, or fill the column in",
                     window_id=output.write.window_id,
                 )
@@ -374,7 +374,7 @@ class TableSink:
             return
         if twice := self.format.stage.doubles(output.write, self.target.keys):
             raise SinkError(
-                f"{what}: {twice:,} keys of {self.target.table} ({', '.join(self.target.keys)}) are in several rows. "
+                f"{what}: {twice:,} keys of {self.target.name} ({', '.join(self.target.keys)}) are in several rows. "
                 f"Nothing was committed: keep the columns {', '.join(ORDER_COLUMNS)}, by which the newest row is "
                 "found, or make the keys unique",
                 window_id=output.write.window_id,
@@ -386,7 +386,7 @@ class TableSink:
         for number, name in enumerate(self._facts.rules):
             if broken := int(told[f"broken_{number}"] or 0):
                 raise SinkError(
-                    f"window {window_id}: {self.target.table} refuses {broken:,} rows: {name}. Nothing was committed: leave "
+                    f"window {window_id}: {self.target.name} refuses {broken:,} rows: {name}. Nothing was committed: leave "
                     "these rows out, or change their values",
                     window_id=window_id,
                 )

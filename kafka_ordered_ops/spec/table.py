@@ -1,4 +1,4 @@
-"""Which table a window goes to, and how: what every host passes on, checked without Spark."""
+"""A table as the place of windows: what every caller names, checked without Spark."""
 
 from __future__ import annotations
 
@@ -26,25 +26,33 @@ class TableMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class TableTarget:
-    """A table, and what a window does to it.
+class Table:
+    """An existing Delta or Iceberg table, and how a window's rows get into it.
+
+    Args:
+        name: in SQL syntax: ``lake.orders``, or ``delta.`/folder```.
+        mode: ``append`` adds a window's rows, exactly once. ``replace`` puts them in the place of all rows with the
+            same ``window_id``, a column of type string that the table must have. ``merge`` updates or inserts by
+            `keys`; the newest record of a key by (timestamp, topic, partition, offset) wins.
+        keys: the columns that identify a row, for ``merge``.
+        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
 
     Raises:
         ConfigError: no name, an unknown mode, or keys that do not go with the mode.
     """
 
-    table: str
+    name: str
     mode: TableMode | str = TableMode.APPEND
     keys: str | Sequence[str] = ()
     delete_tombstones: bool = False
 
     def __post_init__(self) -> None:
-        table: object = self.table
-        if not isinstance(table, str) or not table.strip() or "\0" in table:
+        name: object = self.name
+        if not isinstance(name, str) or not name.strip() or "\0" in name:
             raise ConfigError(
-                f"table is {shown(self.table)}: give the name of an existing Delta or Iceberg table"
+                f"table is {shown(self.name)}: give the name of an existing Delta or Iceberg table"
             )
-        check_whole(table, what="table")
+        check_whole(name, what="table")
         object.__setattr__(self, "mode", _mode_of(self.mode))
         keys = as_names(self.keys, what="keys") if self.keys else ()
         for key in keys:
@@ -66,34 +74,34 @@ class TableTarget:
 
     def names(self, full_name: str) -> bool:
         """Return whether a table's full name, which only a session knows, may be the one that is named here."""
-        name = self.table.strip()
+        name = self.name.strip()
         return full_name == name or full_name.endswith(f".{name}")
 
-    def may_be(self, other: TableTarget) -> bool:
-        """Return whether another target is this one, with the table's full name."""
-        return self.names(other.table) and replace(other, table=self.table) == self
+    def may_be(self, other: Table) -> bool:
+        """Return whether another table is this one, with its full name."""
+        return self.names(other.name) and replace(other, name=self.name) == self
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields as JSON."""
         return {
-            "table": self.table,
+            "table": self.name,
             "mode": str(self.mode),
             "keys": list(self.keys),
             "delete_tombstones": self.delete_tombstones,
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> TableTarget:
+    def from_json(cls, fields: Fields) -> Table:
         """Take the fields of `to_json`; raise `JsonError` if they are invalid."""
-        table, mode = fields.text("table"), fields.text("mode")
+        name, mode = fields.text("table"), fields.text("mode")
         keys, deletes = fields.texts("keys"), fields.boolean("delete_tombstones")
         try:
-            return cls(table, mode, keys, deletes)
+            return cls(name, mode, keys, deletes)
         except ConfigError as error:
             raise JsonError(str(error)) from error
 
 
-def table_target(
+def table_of_parameters(
     table: object,
     mode: TableMode | str | None,
     keys: str | Sequence[str],
@@ -101,8 +109,8 @@ def table_target(
     *,
     output: object = None,
     prefix: str = "",
-) -> TableTarget | None:
-    """Return the target that a host was given; None without a table.
+) -> Table | None:
+    """Return the table that a host's parameters name; None without one.
 
     Args:
         table: the table's name, or None.
@@ -128,7 +136,7 @@ def table_target(
         raise ConfigError(
             "output and table are both given: a window goes to one place, give one of them"
         )
-    return TableTarget(
+    return Table(
         table,  # type: ignore[arg-type]
         TableMode.APPEND if mode is None else mode,
         keys,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import as_names, as_paths, check_choice, path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_mode, check_surroundings
-from kafka_ordered_ops.spark.environment import pyspark_home
+from kafka_ordered_ops.spec.deploy_mode import DeployMode, check_mode, check_surroundings
 
 #: A job that runs for a day is stuck, or has windows that are better split.
 TIMEOUT_S: Final = 24 * 3600.0
@@ -162,3 +163,36 @@ def _check_variables(environment: Mapping[Any, Any]) -> None:
             raise ConfigError(
                 f"the environment variable {name} is a {type(value).__name__}: give a text without a NUL"
             )
+
+
+def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
+    """Return the options of spark-submit, from arguments by name; raise `ConfigError`."""
+    if given is None or isinstance(given, SparkSubmit):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"submit is {shown(given)}: give a SparkSubmit, or a mapping of its arguments"
+        )
+    known = [one.name for one in fields(SparkSubmit)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise ConfigError(
+                f"submit has {shown(name)} in it, which SparkSubmit does not have{hint}"
+            )
+    try:
+        return SparkSubmit(**given)
+    except (AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"submit= is invalid: {error}") from error
+
+
+def pyspark_home() -> str | None:
+    """Return the folder of the installed pyspark, which has a spark-submit; None without one."""
+    try:
+        found = find_spec("pyspark")
+    except ValueError:
+        return None
+    return None if found is None or found.origin is None else os.path.dirname(found.origin)

@@ -42,3 +42,11 @@ class Engine(StrEnum):
             )
         # Executors are other processes: they cannot see this one's memory.
         return cls.LOCAL
+
+
+def check_engine(engine: object) -> str:
+    """Return the engine's name; raise `ConfigError` for an unknown one."""
+    names = [known.value for known in Engine]
+    if not isinstance(engine, str) or engine not in names:
+        raise ConfigError(f"engine is {engine!r}, not one of {', '.join(names)}")
+    return str(engine)
