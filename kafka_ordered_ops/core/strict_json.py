@@ -204,7 +204,7 @@ class Fields:
         return value
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there that records of older versions do not have."""
+        """Return whether an optional field is there."""
         return name in self._rest
 
     def integer(self, name: str, *, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:

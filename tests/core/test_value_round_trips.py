@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -83,25 +82,6 @@ def test_a_plan_with_anything_missing_or_added_is_refused(plan: WindowPlan, data
     ):
         with pytest.raises(ConfigError, match="not a window plan"):
             WindowPlan.from_text(strict_json.dumps(changed))
-
-
-@given(window_plans)
-def test_a_plan_of_the_first_version_does_not_know_its_out_of_order_records(
-    plan: WindowPlan,
-) -> None:
-    """Its places came from the broker's index, which counts markers: all else is read as it was written."""
-    fields = plan.to_json()
-    for part in fields["partitions"]:
-        part["head_end"] = part["head_end"] or 7
-    old = WindowPlan.from_text(strict_json.dumps({**fields, "version": 1}))
-    unknown = tuple(replace(part, head_end=None) for part in plan)
-    assert old == replace(plan, partitions=unknown)
-    assert old.tells_out_of_order == (not plan.taken)
-    for part in fields["partitions"]:
-        part["head_end"] = None
-    if fields["partitions"]:
-        with pytest.raises(ConfigError, match="not a window plan"):
-            WindowPlan.from_text(strict_json.dumps({**fields, "version": 1}))
 
 
 @given(st.text(max_size=200) | st.binary(max_size=50).map(lambda data: data.decode("latin-1")))

@@ -284,7 +284,7 @@ def test_the_id_of_a_rewound_window_answers_its_own_question_alone(
         windows.reset_offsets("earliest")
         for ask in (windows.plan, windows.preview, partial(windows.run, output=root)):
             with pytest.raises(WindowMismatchError, match=r"moved back since.*another window id"):
-                ask(an_hour(1), "w")
+                ask(an_hour(1), window_id="w")
         windows.abandon(windows.plan(an_hour(), "w"))
         with pytest.raises(WindowMismatchError, match="moved back since"):
             windows.run(an_hour(1), output=root, window_id="w")

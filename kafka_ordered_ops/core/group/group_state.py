@@ -42,11 +42,8 @@ from kafka_ordered_ops.core.window.plan import (
 )
 from kafka_ordered_ops.core.window.window import Window
 
-#: Version of every record in the ledger. A reader refuses a higher one.
+#: Version of every record in the ledger. A reader refuses others.
 LEDGER_VERSION: Final = 1
-#: Version of the state of a group that shares its progress with Parallel Consumer: an older package, which would not
-#: see what Parallel Consumer has done, refuses the group.
-SHARED_STATE_VERSION: Final = 2
 
 #: Changes of one group: a thousand a second for a hundred thousand years.
 SEQUENCE_MAX: Final = 1 << 62
@@ -90,10 +87,9 @@ class GroupDefinition:
         return self if owner is None else replace(self, owner=owner)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; without an owner, in the format before owners existed."""
-        owner = {} if self.owner is None else {"owner": self.owner}
+        """Return plain JSON."""
         return {
-            **owner,
+            "owner": self.owner,
             "mode": None if self.mode is None else self.mode.value,
             "isolation": self.isolation.value,
             "topics": list(self.topics),
@@ -108,7 +104,7 @@ class GroupDefinition:
             isolation=fields.choice("isolation", Isolation),
             topics=fields.texts("topics"),
             exclude=fields.texts("exclude"),
-            owner=fields.text("owner") if fields.has("owner") else None,
+            owner=fields.text_or_none("owner"),
         )
         fields.done()
         return definition
@@ -130,8 +126,7 @@ class GroupState:
     open: tuple[str, ...]
     #: Ids of windows that are committed, and whose output is not published yet.
     unpublished: tuple[str, ...] = ()
-    #: The sequence with which the group's committed offsets were last written to Kafka; None: never, or by an
-    #: older version of this package.
+    #: The sequence with which the group's committed offsets were last written to Kafka; None: never.
     offsets_sequence: int | None = None
     #: Where the progress is kept.
     format: ProgressFormat = ProgressFormat.LEDGER
@@ -147,11 +142,10 @@ class GroupState:
                 yield TopicPartition(name, number), partition
 
     def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON; of a group in the ledger alone, in the format before others existed."""
-        shared = self.format.is_shared
+        """Return versioned JSON."""
         return {
-            "version": SHARED_STATE_VERSION if shared else LEDGER_VERSION,
-            **({"format": self.format.value} if shared else {}),
+            "version": LEDGER_VERSION,
+            "format": self.format.value,
             "kind": "windows",
             "group": self.group_id,
             "sequence": self.sequence,
@@ -160,15 +154,13 @@ class GroupState:
             "topics": [topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
             "open": list(self.open),
             "unpublished": list(self.unpublished),
-            **(
-                {} if self.offsets_sequence is None else {"offsets_sequence": self.offsets_sequence}
-            ),
+            "offsets_sequence": self.offsets_sequence,
         }
 
     @classmethod
     def from_json(cls, fields: Fields) -> GroupState:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        version = check_version(fields, "group state", newest=SHARED_STATE_VERSION)
+        check_version(fields, "group state")
         if (kind := fields.text("kind")) != "windows":
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
         state = cls(
@@ -179,16 +171,10 @@ class GroupState:
             topics=topics_from_json(fields.objects("topics")),
             open=fields.texts("open"),
             unpublished=fields.texts("unpublished"),
-            offsets_sequence=(
-                fields.integer("offsets_sequence", least=1, greatest=SEQUENCE_MAX)
-                if fields.has("offsets_sequence")
-                else None
+            offsets_sequence=fields.integer_or_none(
+                "offsets_sequence", least=1, greatest=SEQUENCE_MAX
             ),
-            format=(
-                fields.choice("format", ProgressFormat)
-                if version == SHARED_STATE_VERSION
-                else ProgressFormat.LEDGER
-            ),
+            format=fields.choice("format", ProgressFormat),
         )
         fields.done()
         return state
@@ -492,8 +478,9 @@ def next_state(
     )
 
 
-def check_version(fields: Fields, what: str, *, newest: int = LEDGER_VERSION) -> int:
-    """Take the version off a record; raises `JsonVersionError` for one of a newer package."""
-    if not LEDGER_VERSION <= (version := fields.integer("version")) <= newest:
-        raise JsonVersionError(f"{what} of version {version}; this package reads version {newest}")
-    return version
+def check_version(fields: Fields, what: str) -> None:
+    """Take the version off a record; raise `JsonVersionError` for one of another package."""
+    if (version := fields.integer("version")) != LEDGER_VERSION:
+        raise JsonVersionError(
+            f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
+        )

@@ -1,6 +1,6 @@
 """A window whose record cannot be read: its claims are unknown, so no window can be planned beside it.
 
-It is damaged, or an older version of this package wrote an unreadable record. Its group continues with all planned
+It is damaged, or another version of this package wrote it. Its group continues with all planned
 windows. Abandoning it removes the record, and forgets the facts that depend on its offsets.
 """
 

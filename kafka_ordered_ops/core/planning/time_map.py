@@ -208,7 +208,7 @@ class TimeMap:
     def to_json(self) -> Any:
         """Return rows as flat lists, starts as differences: short, and readable by eye."""
         return {
-            **({"topic_id": self.topic_id} if self.topic_id else {}),
+            "topic_id": self.topic_id,
             "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
             "lengths": (self.rows[:, _END] - self.rows[:, _START]).tolist(),
             "least_ms": self.rows[:, _LEAST].tolist(),
@@ -218,8 +218,7 @@ class TimeMap:
     @classmethod
     def from_json(cls, fields: Fields) -> TimeMap:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        # Maps of older versions name no topic: they are not used.
-        topic_id = fields.text("topic_id", length_max=64) if fields.has("topic_id") else ""
+        topic_id = fields.text("topic_id", length_max=64)
         columns = [
             fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
         ]

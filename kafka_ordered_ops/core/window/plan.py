@@ -30,10 +30,8 @@ from kafka_ordered_ops.core.window.window import Window
 
 _Part = TypeVar("_Part")
 
-#: Version of the plan's JSON. Readers refuse higher versions.
-PLAN_VERSION: Final = 2
-#: The oldest version that can be read. Its `head_end` came from the broker's index, which also counts markers.
-_PLAN_VERSION_LEAST: Final = 1
+#: Version of the plan's JSON. Readers refuse others.
+PLAN_VERSION: Final = 1
 
 #: Every process that uses a plan holds it in memory, and the ledger stores it.
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -170,10 +168,8 @@ class PartitionPlan:
         return bool(self.taken) and (self.head_end is None or self.head_end < self.taken.end)
 
     @classmethod
-    def from_json(cls, fields: Fields, version: int = PLAN_VERSION) -> PartitionPlan:
-        """Parse the JSON of `to_json`, in any readable version; raise `JsonError` if it is invalid."""
-        is_exact = version > _PLAN_VERSION_LEAST
-        head_end = (fields.integer_or_none if is_exact else fields.integer)("head_end", least=0)
+    def from_json(cls, fields: Fields) -> PartitionPlan:
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         plan = cls(
             # These names repeat in each of a hundred thousand windows: keep each string once.
             tp=TopicPartition(sys.intern(stored_topic(fields)), fields.int32("partition")),
@@ -181,7 +177,7 @@ class PartitionPlan:
             taken=stored_ranges(fields, "taken"),
             lost=stored_ranges(fields, "lost"),
             decided_end=fields.integer("decided_end", least=0),
-            head_end=head_end if is_exact else None,
+            head_end=fields.integer_or_none("head_end", least=0),
             late=LateSteps.from_json(fields.integers("late")),
             leader_epoch=fields.int32("leader_epoch") if fields.has("leader_epoch") else None,
             lost_untimed=_ranges_or_none(fields, "lost_untimed"),
@@ -276,7 +272,6 @@ class WindowPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON."""
-        held = [one.to_json() for one in self.held_by_open]
         return {
             "version": PLAN_VERSION,
             "group": self.group_id,
@@ -295,8 +290,7 @@ class WindowPlan:
             "ledger": self.ledger_id,
             "replaces": list(self.replaces),
             "allow_fewer": self.allow_fewer,
-            # An empty field is left out, so that the text stays the same as before the field existed.
-            **({"held_by_open": held} if held else {}),
+            "held_by_open": [one.to_json() for one in self.held_by_open],
         }
 
     def to_text(self) -> str:
@@ -306,17 +300,15 @@ class WindowPlan:
     @classmethod
     def from_json(cls, fields: Fields) -> WindowPlan:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        version = fields.integer("version")
-        if not _PLAN_VERSION_LEAST <= version <= PLAN_VERSION:
+        if (version := fields.integer("version")) != PLAN_VERSION:
             raise JsonVersionError(
-                f"plan version {version}; this package reads versions {_PLAN_VERSION_LEAST} to {PLAN_VERSION}"
+                f"plan version {version}; this package reads version {PLAN_VERSION}"
             )
         try:
             window = Window.from_json(fields.object("window"))
         except ConfigError as error:
             raise JsonError(f"window: {error}") from error
         part = fields.object_or_none("part")
-        held = fields.objects("held_by_open") if fields.has("held_by_open") else ()
         plan = cls(
             group_id=fields.text("group"),
             window_id=fields.text("window_id"),
@@ -328,12 +320,12 @@ class WindowPlan:
             planned_at_ms=stored_time_ms(fields, "planned_at_ms"),
             partitions=tuple(
                 bounded_ranges(
-                    (PartitionPlan.from_json(one, version) for one in fields.objects("partitions")),
+                    map(PartitionPlan.from_json, fields.objects("partitions")),
                     lambda one: one.ranges,
                 )
             ),
             stepped_around=fields.texts("stepped_around"),
-            held_by_open=tuple(HeldElsewhere.from_json(one) for one in held),
+            held_by_open=tuple(map(HeldElsewhere.from_json, fields.objects("held_by_open"))),
             notes=fields.texts("notes"),
             scanned=fields.integer("scanned", least=0),
             part=None if part is None else PlanPart.from_json(part),
