@@ -106,7 +106,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         )
         plan = self.plan(window, window_id, check_policy(policy), place=work.publishes_to)
         delivery = self.deliver(plan, work.write, work.earlier)
-        return run_result(self._window_id(window, window_id), plan, delivery, work.place)
+        return run_result(self._window_id(window, window_id), plan, delivery, work.to)
 
     @contextlib.contextmanager
     def open(

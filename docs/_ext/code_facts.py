@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from kafka_ordered_ops.core import errors
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
-from kafka_ordered_ops.kafka import settings
+from kafka_ordered_ops.kafka import known_settings, settings
 
 _log = logging.getLogger(__name__)
 
@@ -127,9 +127,9 @@ class ClientSettings(_Directive):
             )
         keys = {
             "per-call": settings._FORCED_PER_CALL,
-            "allowed-common": settings._ALLOWED_COMMON,
-            "allowed-consumer": settings._ALLOWED_CONSUMER,
-            "allowed-producer": settings._ALLOWED_PRODUCER,
+            "allowed-common": known_settings.ALLOWED_COMMON,
+            "allowed-consumer": known_settings.ALLOWED_CONSUMER,
+            "allowed-producer": known_settings.ALLOWED_PRODUCER,
         }[kind]
         shown = [
             f"- `{key}`" + (" (secret)" if settings.is_secret(key) else "") for key in sorted(keys)

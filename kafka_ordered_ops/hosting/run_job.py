@@ -107,13 +107,6 @@ class RunJob:
         return self.to if isinstance(self.to, Table) else None
 
     @property
-    def place(self) -> str | None:
-        """The folder or the table for the window's rows; None for a sink."""
-        if self.table is not None:
-            return self.table.name
-        return None if self.folder is None else self.folder.root
-
-    @property
     def publishes_to(self) -> OutputPlace | None:
         """Where files are published; None: they are not."""
         folder = self.folder

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import partial
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time_text
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_text
 from kafka_ordered_ops.output.filesystem import normal_root
+from kafka_ordered_ops.output.published import window_table
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
-from kafka_ordered_ops.spec.table import table_of
+from kafka_ordered_ops.spec.destination import Destination, Folder
+from kafka_ordered_ops.spec.table import Table, table_of
 from kafka_ordered_ops.windows import Delivery
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -51,6 +58,22 @@ class RunResult:
     returned: Any
     #: Further notes for people.
     notes: tuple[str, ...]
+    #: Reads the files in `output`.
+    _read: Callable[[], pa.Table] | None = field(default=None, compare=False)
+
+    def to_arrow(self) -> pa.Table:
+        """Read the window's published files into one Arrow table, its rows in order.
+
+        Raises:
+            ConfigError: its records are not in a folder, or were published to another one by an earlier call.
+            SinkError: the file system or the store failed.
+        """
+        if self._read is None:
+            raise ConfigError(
+                f"window {self.window_id} of group {self.group_id} has no files in the folder of this call: "
+                f"{f'it was written to {self.output}' if self.output else 'its job delivered the records'}"
+            )
+        return self._read()
 
     def __repr__(self) -> str:
         counts = "" if self.records is None else f", {self.records:,} records"
@@ -59,7 +82,8 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         """Return a table of two columns, for notebooks."""
-        rows = ((one.name, getattr(self, one.name)) for one in fields(self))
+        names = (one.name for one in fields(self) if not one.name.startswith("_"))
+        rows = ((name, getattr(self, name)) for name in names)
         cells = "".join(
             f"<tr><th style='text-align:left'>{escape(name)}</th>"
             f"<td style='text-align:left'>{escape(_shown(value))}</td></tr>"
@@ -69,15 +93,18 @@ class RunResult:
         return f"<table><tbody>{cells}</tbody></table>"
 
 
-def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str | None) -> RunResult:
+def run_result(
+    asked: str, before: WindowPlan, delivery: Delivery, to: Destination | None
+) -> RunResult:
     """Return the result of a run.
 
     Args:
         asked: the id of the requested window; another one may replace it.
         before: the plan as made or resumed.
         delivery: its delivery.
-        output: the folder or the table that was asked for, if it was one.
+        to: where the window was to go.
     """
+    place = to.root if isinstance(to, Folder) else to.name if isinstance(to, Table) else None
     record = delivery.record
     plan, facts, found = (
         record.plan,
@@ -103,7 +130,12 @@ def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str |
         last=_moment(facts, "timestamp_ms_max"),
         output=table if found is None else found.final_path,
         returned=returned_by(record.result),
-        notes=tuple(_notes(asked, before, table if found is None else found.root, output)),
+        notes=tuple(_notes(asked, before, table if found is None else found.root, place)),
+        _read=(
+            partial(window_table, to.root, plan.window_id, to.storage_options)
+            if isinstance(to, Folder) and found is not None and found.root == to.root
+            else None
+        ),
     )
 
 

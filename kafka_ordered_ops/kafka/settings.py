@@ -20,6 +20,12 @@ from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.known_settings import (
+    ALLOWED_CONSUMER,
+    ALLOWED_KEYS,
+    ALLOWED_PRODUCER,
+    JAVA_HINTS,
+)
 from kafka_ordered_ops.kafka.properties import parse_properties
 
 SettingValue = str | int | float | bool
@@ -130,143 +136,6 @@ _DEFAULTS_CONSUMER: Final[Mapping[str, str]] = {
     "queued.min.messages": str(QUEUED_MIN_MESSAGES),
     "fetch.max.bytes": str(FETCH_MAX_BYTES),
     "fetch.wait.max.ms": str(FETCH_WAIT_MAX_MS),
-}
-
-_ALLOWED_COMMON: Final = frozenset(
-    {
-        "bootstrap.servers",
-        "metadata.broker.list",
-        "client.id",
-        "client.rack",
-        "client.dns.lookup",
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "sasl.kerberos.service.name",
-        "sasl.kerberos.principal",
-        "sasl.kerberos.keytab",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.oauthbearer.method",
-        "sasl.oauthbearer.config",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.oauthbearer.grant.type",
-        "sasl.oauthbearer.sub.claim.name",
-        "sasl.oauthbearer.metadata.authentication.type",
-        "sasl.oauthbearer.assertion.algorithm",
-        "sasl.oauthbearer.assertion.private.key.file",
-        "sasl.oauthbearer.assertion.private.key.passphrase",
-        "sasl.oauthbearer.assertion.private.key.pem",
-        "sasl.oauthbearer.assertion.file",
-        "sasl.oauthbearer.assertion.jwt.template.file",
-        "sasl.oauthbearer.assertion.claim.aud",
-        "sasl.oauthbearer.assertion.claim.exp.seconds",
-        "sasl.oauthbearer.assertion.claim.iss",
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        "sasl.oauthbearer.assertion.claim.nbf.seconds",
-        "sasl.oauthbearer.assertion.claim.sub",
-        "ssl.cipher.suites",
-        "ssl.curves.list",
-        "ssl.sigalgs.list",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.ca.certificate.stores",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.crl.location",
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "https.ca.location",
-        "https.ca.pem",
-        "socket.timeout.ms",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "socket.max.fails",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
-        "connections.max.idle.ms",
-        "reconnect.backoff.ms",
-        "reconnect.backoff.max.ms",
-        "retry.backoff.ms",
-        "retry.backoff.max.ms",
-        "broker.address.family",
-        "broker.address.ttl",
-        "broker.version.fallback",
-        "api.version.request",
-        "api.version.request.timeout.ms",
-        "api.version.fallback.ms",
-        "topic.metadata.refresh.interval.ms",
-        "topic.metadata.refresh.fast.interval.ms",
-        "topic.metadata.refresh.sparse",
-        "topic.metadata.propagation.max.ms",
-        "metadata.max.age.ms",
-        "metadata.recovery.strategy",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "message.max.bytes",
-        "message.copy.max.bytes",
-        "receive.message.max.bytes",
-        "enable.metrics.push",
-        "log.connection.close",
-        "log.thread.name",
-        "log_level",
-    }
-)
-_ALLOWED_CONSUMER: Final = frozenset(
-    {
-        "fetch.error.backoff.ms",
-        "fetch.max.bytes",
-        "fetch.message.max.bytes",
-        "fetch.min.bytes",
-        "fetch.queue.backoff.ms",
-        "fetch.wait.max.ms",
-        "max.partition.fetch.bytes",
-        "queued.max.messages.kbytes",
-        "queued.min.messages",
-        "coordinator.query.interval.ms",
-    }
-)
-_ALLOWED_PRODUCER: Final = frozenset(
-    {
-        "batch.num.messages",
-        "batch.size",
-        "compression.codec",
-        "compression.level",
-        "compression.type",
-        "delivery.timeout.ms",
-        "linger.ms",
-        "message.timeout.ms",
-        "queue.buffering.max.kbytes",
-        "queue.buffering.max.messages",
-        "queue.buffering.max.ms",
-        "queue.buffering.backpressure.threshold",
-        "request.timeout.ms",
-        "sticky.partitioning.linger.ms",
-    }
-)
-ALLOWED_KEYS: Final = _ALLOWED_COMMON | _ALLOWED_CONSUMER | _ALLOWED_PRODUCER
-
-#: Java's names of settings that librdkafka names differently: in a file for a Java client they are no typo.
-_JAVA_HINTS: Final[Mapping[str, str]] = {
-    "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
-    "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc instead",
-    "ssl.truststore.location": "set ssl.ca.location to a PEM file instead",
-    "ssl.truststore.password": "a PEM file in ssl.ca.location needs no password",
-    "ssl.truststore.certificates": "set ssl.ca.pem instead",
-    "ssl.keystore.type": "ssl.keystore.location takes PKCS#12; for PEM set ssl.key.location and ssl.certificate.location",
-    "ssl.keystore.key": "set ssl.key.pem instead",
-    "ssl.keystore.certificate.chain": "set ssl.certificate.pem instead",
-    "default.api.timeout.ms": "set socket.timeout.ms instead",
 }
 
 #: Keys whose value is never shown. User names stay visible: they show which of two credentials was refused.
@@ -404,7 +273,7 @@ class ClientSettings:
             **_DEFAULTS_COMMON,
             **_DEFAULTS_CONSUMER,
             **(defaults or {}),
-            **self._of(_ALLOWED_CONSUMER),
+            **self._of(ALLOWED_CONSUMER),
             **_extra(extra),
             **self._forced_common(),
             **FORCED_CONSUMER,
@@ -422,7 +291,7 @@ class ClientSettings:
         """Return the configuration of an idempotent producer, transactional when there is an id."""
         config = {
             **_DEFAULTS_COMMON,
-            **self._of(_ALLOWED_PRODUCER),
+            **self._of(ALLOWED_PRODUCER),
             **_extra(extra),
             **self._forced_common(),
             **FORCED_PRODUCER,
@@ -442,7 +311,7 @@ class ClientSettings:
 
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
         """Return the values for one kind of client: the client warns about keys of another kind."""
-        others = (_ALLOWED_CONSUMER | _ALLOWED_PRODUCER) - kind
+        others = (ALLOWED_CONSUMER | ALLOWED_PRODUCER) - kind
         values = {key: value for key, value in self._values.items() if key not in others}
         if "reconnect.backoff.ms" in values:
             # The client's own default: ours could be below the value given.
@@ -515,7 +384,7 @@ def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], optio
 
 def _refusal(key: str, option: str) -> str:
     close = difflib.get_close_matches(key, ALLOWED_KEYS | _FORCED, n=1, cutoff=0.8)
-    hint = _JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
+    hint = JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
     return (
         f"client setting {shown(key)} is not on the allow-list"
         f"{f' ({hint})' if hint else ''}: it could run code or undo a guarantee. "

@@ -77,7 +77,8 @@ def _same(rows: pa.Table) -> pa.Table:
 
 def _written_schema(given: pa.Schema, output: StagedOutput) -> pa.Schema:
     """Return the columns that are written, without what libraries add to a schema; raise `ConfigError`."""
-    fields, misfits = list[pa.Field](), list[str]()
+    fields: list[pa.Field[Any]] = []
+    misfits: list[str] = []
     added = columns_of(output.partition)
     for field in given:
         if field.name == "window_id" or _INDEX.fullmatch(field.name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.window import digest_in, id_digest
@@ -20,6 +20,10 @@ from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
 from kafka_ordered_ops.output.ownership import lost_marker
 from kafka_ordered_ops.output.partitions import window_folders
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.publisher import files_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Names that an error lists.
 _SHOWN_MAX: Final = 8
@@ -47,6 +51,24 @@ def files(
     """
     found = published(root, window_ids, storage_options)
     return [path for paths in found.values() for path in paths]
+
+
+def window_table(
+    root: str | os.PathLike[str], window_id: str, storage_options: Mapping[str, Any] | None
+) -> pa.Table:
+    """Read the files of a published window, its rows in order; raises what `files` raises."""
+    # Imported late: a list of paths needs no Arrow.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    root = normal_root(root)
+    paths = published(root, [window_id], storage_options)[window_id]
+    where = files_of(root, storage_options)
+    tables = []
+    for path in paths:
+        with as_sink_error(f"{path} cannot be read"), where.open(path) as file:
+            tables.append(pq.read_table(file))
+    return pa.concat_tables(tables)
 
 
 def published(

@@ -174,6 +174,7 @@ def _gated(
     @functools.wraps(method)
     def through(self: Gated, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         about = (*args, *kwargs.values())
-        return self._gate.run(method.__name__, lambda: method(self, *args, **kwargs), about)
+        what = method.__name__.removesuffix("_many")
+        return self._gate.run(what, lambda: method(self, *args, **kwargs), about)
 
     return through

@@ -78,7 +78,13 @@ from kafka_ordered_ops.windows.sink import (
 DEFAULT_POLICY: Final = Policy()
 
 
-class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
+#: Methods made of calls to others, each of which passes the gate.
+_IN_STEPS: Final = frozenset(
+    {"plan", "mark_written", "commit", "publish", "deliver", "deliver_many"}
+)
+
+
+class OrderedWindows(GroupQueries, in_steps=_IN_STEPS):
     """Windows of one consumer group.
 
     Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process. Threads take turns.

@@ -97,6 +97,19 @@ def test_the_first_call_of_the_readme_runs_as_written(
     assert pq.read_table(file)["offset"].to_pylist() == [4, 0, 2, 1]
 
 
+def test_a_result_reads_its_files_back(face: OrderedWindows, tmp_path: Path) -> None:
+    """In order, also when nothing was left to do; not where the window's files are elsewhere, or there are none."""
+    first, again = (face.run(hour(), tmp_path / "a") for _ in range(2))
+    for result in (first, again):
+        assert [
+            round((one - at(0)).total_seconds()) for one in times_of(result.to_arrow())
+        ] == IN_ORDER
+    with pytest.raises(ConfigError, match=r"it was written to .*/a/"):
+        face.run(hour(), tmp_path / "b").to_arrow()
+    with pytest.raises(ConfigError, match="its job delivered the records"):
+        face.run(hour(before=40), job=lambda window: None).to_arrow()
+
+
 def test_a_later_call_takes_what_the_first_one_left(face: OrderedWindows, tmp_path: Path) -> None:
     """Each record once, and the result says which and how many."""
     first = face.run(hour(before=12), output=tmp_path)
