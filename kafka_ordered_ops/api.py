@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.core.window.covered import covered_text
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import check_policy
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.hosting.job import WindowJob
 from kafka_ordered_ops.hosting.open_window import OpenWindow as OpenWindow
-from kafka_ordered_ops.hosting.run_job import RunJob
 from kafka_ordered_ops.hosting.run_result import RunResult as RunResult
 from kafka_ordered_ops.hosting.run_result import run_result
+from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.cleaning import leftovers
 from kafka_ordered_ops.output.leftovers import before, choose
 from kafka_ordered_ops.output.places import adopt_root
@@ -30,6 +33,8 @@ from kafka_ordered_ops.windows.delivery import NEVER_PUBLISHED, discard, give_ba
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import Staged
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_POLICY: Final = Policy()
 
@@ -96,16 +101,15 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             KafkaOrderedOpsError: as `plan` and `commit` raise it. Exceptions of the function propagate.
         """
         self._window_id(window, window_id)
-        work = RunJob(
-            self.settings,
-            self.group_id,
-            to=destination_of(output),
-            job=job_of(job),
-            spark=spark,
-            window=window,
-        )
-        plan = self.plan(window, window_id, check_policy(policy), place=work.publishes_to)
-        delivery = self.deliver(plan, work.write, work.earlier)
+        work = WindowJob(job=job_of(job), to=destination_of(output), spark=spark)
+        work.check(self.settings, self.group_id, [window])
+
+        def write(plan: WindowPlan) -> Staged:
+            return work.deliver(self._opened(work, plan))[0]
+
+        with work.session() as found:
+            plan = self.plan(window, window_id, check_policy(policy), place=work.place())
+            delivery = self.deliver(plan, write, found)
         return run_result(self._window_id(window, window_id), plan, delivery, work.to)
 
     @contextlib.contextmanager
@@ -140,36 +144,40 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             KafkaOrderedOpsError: as `plan` and `commit` raise it.
         """
         self._window_id(window, window_id)
-        work = RunJob(
-            self.settings,
-            self.group_id,
-            to=destination_of(output),
-            job=Copy(engine),
-            spark=spark,
-            window=window,
-            is_block=True,
+        work = WindowJob(job=Copy(engine), to=destination_of(output), spark=spark, is_block=True)
+        work.check(self.settings, self.group_id, [window])
+        with work.session():
+            plan = self.plan(window, window_id, check_policy(policy), place=work.place())
+            if plan.content is PlanContent.COVERED:
+                self.commit(plan)
+                raise WindowCoveredError(
+                    f"{covered_text(plan)}. Skip it, or open it with Policy(on_covered='replay') to read the same records "
+                    "again",
+                    window_id=plan.window_id,
+                )
+            if plan.status.is_done:
+                self.check_readable(plan)
+            delivered: list[Staged] = []
+            try:
+                with work.opened(self._opened(work, plan)) as opened:
+                    yield opened
+                    delivered = opened.outputs(None)
+                # A finished window keeps its first result unless it was written again.
+                if plan.status.is_open or opened.has_output:
+                    self.commit(plan, delivered[0])
+            except NEVER_PUBLISHED as error:
+                give_back(self, [plan], error, fresh=[plan])
+                discard(self, dict(zip([plan.window_id], delivered, strict=False)))
+                raise
+
+    def _opened(self, work: WindowJob, plan: WindowPlan) -> WindowHandle:
+        lacks = "there is no folder to write the window to: give output=, or write(df, path) one"
+        host = Host(Stop("this process"), lacks, _log.info)
+        handle = WindowHandle(
+            [plan], self.settings, work.to, host, engine=work.engine, ordered=work.job.ordered
         )
-        plan = self.plan(window, window_id, check_policy(policy), place=work.publishes_to)
-        if plan.content is PlanContent.COVERED:
-            self.commit(plan)
-            raise WindowCoveredError(
-                f"{covered_text(plan)}. Skip it, or open it with Policy(on_covered='replay') to read the same records again",
-                window_id=plan.window_id,
-            )
-        if plan.status.is_done:
-            self.check_readable(plan)
-        delivered: list[Staged] = []
-        try:
-            with work.opened(plan) as opened:
-                yield opened
-                delivered = opened.outputs(None)
-            # A finished window keeps its first result unless it was written again.
-            if plan.status.is_open or opened.has_output:
-                self.commit(plan, delivered[0])
-        except NEVER_PUBLISHED as error:
-            give_back(self, [plan], error, fresh=[plan])
-            discard(self, dict(zip([plan.window_id], delivered, strict=False)))
-            raise
+        handle.table_sink = work.table_sink
+        return handle
 
     def adopt_output(
         self,

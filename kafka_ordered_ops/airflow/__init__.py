@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.triggers.cutoff_reached import (
         CutoffReachedTrigger as CutoffReachedTrigger,
     )
-    from kafka_ordered_ops.hosting.job import SparkWindow as SparkWindow
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
@@ -67,7 +66,6 @@ _HOMES = {
     "PartitionsLiveSensor": "airflow.sensors.sensor",
     "PlanWindowOperator": "airflow.operators.plan",
     "ProcessWindowOperator": "airflow.operators.process",
-    "SparkWindow": "hosting.job",
     "WindowPartOperator": "airflow.operators.part",
     "kafka_window_task": "airflow.decorators.taskflow",
     "window_retry_policy": "airflow.support.retry",

@@ -20,7 +20,7 @@ from kafka_ordered_ops.spark.job_checks import (
     check_spark_conf,
     check_storage_options,
 )
-from kafka_ordered_ops.spec.destination import check_output
+from kafka_ordered_ops.spec.destination import Folder, check_output
 from kafka_ordered_ops.spec.engine import check_engine
 from kafka_ordered_ops.spec.table import Table, table_of_parameters
 
@@ -125,6 +125,12 @@ class WindowSettings(WindowSpec):
             output=self.output,
             prefix="table_",
         )
+
+    def destination(self, storage_options: Mapping[str, Any] | None) -> Folder | Table | None:
+        """Return where the windows go; None: the asset's function delivers them itself."""
+        if self.output is None:
+            return self.target
+        return Folder(self.output, self.partition_by, storage_options)
 
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> WindowSettings:

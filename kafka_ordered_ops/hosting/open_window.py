@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.arguments import check_flag
 from kafka_ordered_ops.core.errors import ClosedError, ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.hosting.window_handle import WindowHandle
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.spec.destination import Sink
 from kafka_ordered_ops.spec.engine import Engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 
@@ -114,6 +113,7 @@ class OpenWindow:
                 finished=finished,
             ),
             resources,
+            self._handle.stop,
         )
         self._streams.append(stream)
         return stream
@@ -193,43 +193,14 @@ class OpenWindow:
         """Whether something was written or reported."""
         return self._handle.staged is not None
 
-    def copy(self) -> Staged:
-        """Copy the records unchanged to files, without Spark."""
-        copied: Staged = self._handle.copy()[0]
-        return copied
-
-    def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
-        """Run an application; return its output below the output folder, or for the table."""
-        staged: Staged = self._handle.submit(application, arguments, how)[0]
-        return staged
-
-    def submit_alone(
-        self, application: str, arguments: Sequence[str], how: SparkSubmit | None
-    ) -> Mapping[str, Any]:
-        """Run an application with its own sink; return its report, see `spark.run_job`."""
-        from kafka_ordered_ops.spark.applications.submitter import run_job
-
-        with self._handle.temporary_folder() as folder:
-            result = run_job(
-                self._handle.plans,
-                application,
-                self.settings,
-                folder,
-                arguments=arguments,
-                ordered=self._handle.ordered,
-                engine=self._handle.engine,
-                how=how,
-                cancelled=self._handle.stop.__bool__,
-            )
-        return result.results[0]
-
     def outputs(self, returned: Any) -> list[Staged]:
         """Return the outputs of the block or function; see `job_outputs.outputs_of`."""
         from kafka_ordered_ops.spark.job_outputs import outputs_of
 
-        output = self._handle.output if self._sink is None else self._sink
+        if self._sink is None:
+            return self._handle.outputs(returned, self.facts)
         handed = self._handle.staged
-        return outputs_of([self.plan], handed, returned, output=output, facts=self.facts)
+        return outputs_of([self.plan], handed, returned, output=self._sink, facts=self.facts)
 
     def close(self) -> None:
         """End running reads, and remove their temporary files."""
@@ -250,9 +221,14 @@ class _Stream(Iterator["pa.RecordBatch"]):
     """Batches until the window is closed or reading fails; then errors, because an early end would look complete."""
 
     def __init__(
-        self, window_id: str, batches: Iterator[pa.RecordBatch], resources: ExitStack
+        self,
+        window_id: str,
+        batches: Iterator[pa.RecordBatch],
+        resources: ExitStack,
+        stop: Stop,
     ) -> None:
         self._window_id = window_id
+        self._stop = stop
         self._batches: Any = batches
         #: What the batches need; released with the last one.
         self._resources = resources
@@ -267,6 +243,7 @@ class _Stream(Iterator["pa.RecordBatch"]):
                 f"window {self._window_id}: reading these batches failed, and the rest is missing "
                 f"({type(self._failure).__name__}: {self._failure}). Call to_batches again to read all of them"
             ) from self._failure
+        self._stop.check(self._window_id)
         try:
             return next(self._batches)  # type: ignore[no-any-return]
         except StopIteration:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,12 +15,14 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.job_outputs import outputs_of
+from kafka_ordered_ops.spec.destination import Destination, Folder
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
-    from kafka_ordered_ops.spec.table import Table
+    from kafka_ordered_ops.spark.write.tables import TableSink
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 _log = logging.getLogger(__name__)
@@ -66,6 +69,23 @@ class Display(Protocol):
         """Report the progress of the phase."""
 
 
+@dataclass(frozen=True)
+class Host:
+    """Who runs a job: what ends it, and where its progress is shown.
+
+    Args:
+        stop: whether the job must end.
+        lacks: the message if a folder is needed and there is none.
+        say: receives the lines that an application writes; None: they stay in its own log.
+        display: shows the job's progress; None: this process logs a line now and then.
+    """
+
+    stop: Stop
+    lacks: str
+    say: Callable[[str], None] | None = None
+    display: Display | None = None
+
+
 class WindowHandle:
     """The windows that a job must deliver in one pass. Its output is hidden until they are committed.
 
@@ -74,53 +94,51 @@ class WindowHandle:
     Args:
         plans: the windows' exact offsets, by time; at least one.
         client: how to reach the cluster.
-        output: the folder for the windows' files; None: the job has its own sink.
-        ordered: total order by (timestamp, topic, partition, offset).
+        to: the folder or the table; anything else: the job has its own sink.
+        host: who runs the job.
         engine: who reads Kafka.
-        lacks: the message if a folder is needed and there is none.
-        stop: whether the job must end.
-        say: receives the lines that an application writes; None: they stay in its own log.
-        display: shows the job's progress; None: this process logs a line now and then.
-        storage_options: credentials and settings of an object store; None: as the environment has them.
-        table: instead of `output`, the table for the windows' rows.
-        partition_by: of `output`: the folders above the windows' folders.
+        ordered: total order by (timestamp, topic, partition, offset).
     """
 
     def __init__(
         self,
         plans: Sequence[WindowPlan],
         client: ClientSettings,
+        to: Destination | None,
+        host: Host,
         *,
-        output: str | None,
-        ordered: bool,
-        engine: str,
-        lacks: str,
-        stop: Stop,
-        say: Callable[[str], None] | None,
-        display: Display | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        table: Table | None = None,
-        partition_by: str | None = None,
+        engine: str = "python",
+        ordered: bool = True,
     ) -> None:
         self.plans = tuple(plans)
         self.client = client
-        self.output = output
-        self._storage_options = storage_options
-        self.table = table
-        self.partition_by = partition_by
+        self.folder = to if isinstance(to, Folder) else None
+        self.table = to if isinstance(to, Table) else None
+        #: The table's sink, where it is open already.
+        self.table_sink: TableSink | None = None
         self.ordered = ordered
         self.engine = engine
-        self.stop = stop
+        self.stop = host.stop
         #: A folder for the files of engine local, which all executors see; removed when the job has ended.
         self.local_root: str | None = None
-        self.display = display
-        self._lacks = lacks
-        self._say = say
+        self.display = host.display
+        self._lacks = host.lacks
+        self._say = host.say
         #: Called with the address of the Spark job's page, as soon as it is known; None: not shown.
         self.on_page: Callable[[str], None] | None = None
         self._page: str | None = None
         #: The output that was written or reported so far.
         self.staged: list[Staged] | None = None
+
+    @property
+    def output(self) -> str | None:
+        """The folder for the windows' files."""
+        return None if self.folder is None else self.folder.root
+
+    @property
+    def partition_by(self) -> str | None:
+        """The folders above the windows' folders."""
+        return None if self.folder is None else self.folder.partition_by
 
     def read(self, spark: Any, *, ordered: bool | None = None) -> Any:
         """Return exactly the windows' records, as one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
@@ -158,7 +176,7 @@ class WindowHandle:
             from kafka_ordered_ops.spark.write.table_windows import write_to_table
 
             self._check_no_output()
-            return self._kept(write_to_table(df, self.table, self.plans))
+            return self._kept(write_to_table(df, self.table, self.plans, self.table_sink))
         from kafka_ordered_ops.spark.write.write_many import write_each
 
         return self._kept(
@@ -196,7 +214,7 @@ class WindowHandle:
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[Any]:
         """Copy the records unchanged, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
 
-        To a table of the host, with the Spark session of this thread.
+        To a table of the host, with its session of Spark.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -207,7 +225,8 @@ class WindowHandle:
 
             self._check_no_output()
             self.show_phase("running in Spark", "tasks")
-            return self._kept(copy_to_table(self.read, self.table, self.plans))
+            copied = copy_to_table(self.read, self.table, self.plans, self.table_sink)
+            return self._kept(copied)
         folder, options = self._folder(path), self._options(path)
         return self._kept(self.staged_below(folder, options, self._partition_by(path)))
 
@@ -248,6 +267,26 @@ class WindowHandle:
             partition_by=self._partition_by(path),
         )
         return self._kept(staged)
+
+    def submit_alone(
+        self, application: str, arguments: Sequence[str], how: SparkSubmit
+    ) -> Mapping[str, Any]:
+        """Run an application that has its own sink; return its report, see `spark.run_job`."""
+        from kafka_ordered_ops.spark.applications.submitter import run_job
+
+        with self.temporary_folder() as folder:
+            result = run_job(
+                self.plans,
+                application,
+                self.client,
+                folder,
+                arguments=arguments,
+                ordered=self.ordered,
+                engine=self.engine,
+                how=how,
+                cancelled=self.stop.__bool__,
+            )
+        return result.results[0]
 
     def _submitted_to(
         self,
@@ -310,7 +349,7 @@ class WindowHandle:
             raise ConfigError(f"{len(self.plans)} windows and {len(staged)} outputs")
         self.staged = list(staged)
 
-    def outputs(self, returned: Any) -> list[Staged]:
+    def outputs(self, returned: Any, facts: Mapping[str, Any] | None = None) -> list[Staged]:
         """Return each window's output: written, reported, or returned by the job.
 
         Raises:
@@ -318,7 +357,7 @@ class WindowHandle:
                 outputs are of other windows.
         """
         place = self.output if self.table is None else self.table.name
-        return outputs_of(self.plans, self.staged, returned, output=place)
+        return outputs_of(self.plans, self.staged, returned, output=place, facts=facts)
 
     def staged_below(
         self,
@@ -413,7 +452,7 @@ class WindowHandle:
 
     def _options(self, path: str | os.PathLike[str] | None) -> Mapping[str, Any] | None:
         """Return the options of the host's output; another path has the environment's."""
-        return self._storage_options if path is None else None
+        return self.folder.storage_options if self.folder is not None and path is None else None
 
     def _partition_by(self, path: str | os.PathLike[str] | None) -> str | None:
         """Return how windows are partitioned in the host's output; elsewhere they are not."""

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg
 
-from kafka_ordered_ops.airflow import OrderedWindowOperator, SparkWindow
+from kafka_ordered_ops import OpenWindow
+from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowFailException
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
@@ -224,7 +225,7 @@ def test_a_function_with_spark_writes_the_window(
     """It reads exactly the window, and what it writes is published with the commit; nothing else is left."""
     seen: list[Any] = []
 
-    def job(spark: Any, window: SparkWindow, *, least: int) -> None:
+    def job(spark: Any, window: OpenWindow, *, least: int) -> None:
         rows = window.read().where(f"offset >= {least}")
         staged = window.write(rows)
         seen.append((window.plan.window_id, Path(staged.final_path).exists()))
@@ -247,7 +248,7 @@ def test_a_function_with_spark_writes_the_window(
 def test_a_function_with_a_sink_of_its_own(make: Make, windows: OrderedWindows) -> None:
     """What it returns is kept with the window; no folder is needed."""
 
-    def job(spark: Any, window: SparkWindow) -> dict[str, int]:
+    def job(spark: Any, window: OpenWindow) -> dict[str, int]:
         return {"rows": window.read(ordered=False).count()}
 
     facts = make(python_callable=job, output=None, spark_conf=SMALL).execute(context_of(25))
@@ -279,11 +280,11 @@ def test_an_error_in_a_function_with_spark(
     """Its own is raised as it is, Spark's by this package's name; both are tried again, and nothing is left."""
     from pyspark.sql import functions as f
 
-    def own(spark: Any, window: SparkWindow) -> None:
+    def own(spark: Any, window: OpenWindow) -> None:
         window.write(window.read())
         raise LookupError("no such table")
 
-    def sparks(spark: Any, window: SparkWindow) -> None:
+    def sparks(spark: Any, window: OpenWindow) -> None:
         window.write(window.read().withColumn("bad", f.raise_error(f.lit("a bad row"))))
 
     with pytest.raises(LookupError, match="no such table"):
@@ -311,7 +312,7 @@ def test_a_kill_ends_what_spark_computes(
             time.sleep(600)
             yield batch
 
-    def job(spark: Any, window: SparkWindow) -> None:
+    def job(spark: Any, window: OpenWindow) -> None:
         def kill() -> None:
             while not spark.sparkContext.statusTracker().getActiveStageIds():
                 threading.Event().wait(0.05)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg, task
 
-from kafka_ordered_ops.airflow import OrderedWindowOperator, SparkWindow, kafka_window_task
+from kafka_ordered_ops import OpenWindow
+from kafka_ordered_ops.airflow import OrderedWindowOperator, kafka_window_task
 from kafka_ordered_ops.airflow.decorators.taskflow import WindowDecoratedOperator
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
@@ -115,7 +116,7 @@ def test_a_function_with_spark_gets_a_session_and_the_window(
     """The default; its output is published with the commit."""
 
     @on(job="spark", output=str(tmp_path / "out"), spark_conf=SMALL)
-    def copy(spark: Any, window: SparkWindow, least: int) -> None:
+    def copy(spark: Any, window: OpenWindow, least: int) -> None:
         window.write(window.read().where(f"offset >= {least}"))
 
     facts = run(operator_of(copy(1)))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops import Application, Folder, OrderedWindows
 from kafka_ordered_ops.airflow import (
     CommitWindowOperator,
     OrderedWindowOperator,
@@ -26,7 +25,6 @@ from kafka_ordered_ops.dagster import (
 )
 from kafka_ordered_ops.dagster.step.delivery import Step
 from kafka_ordered_ops.dagster.step.step_functions import Submitted
-from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
@@ -139,8 +137,6 @@ def test_forms_are_refused_where_they_are_made(tmp_path: Path) -> None:
     for given in bad:
         with pytest.raises(ConfigError, match="partition_by"):
             WindowSettings(topics=["t"], group_id="g", **given)
-        with pytest.raises(ConfigError, match="partition_by"):
-            Job(**given).check_form()
 
 
 def test_an_asset_s_application_gets_all_that_its_settings_say_of_the_output(
@@ -157,8 +153,6 @@ def test_an_asset_s_application_gets_all_that_its_settings_say_of_the_output(
     )
     none: Any = None
     step = Step(none, dg.AssetKey("orders"), settings, none, none)
-    job = step._submitted(Submitted(Job(application=str(tmp_path / "job.py"))))
-    shared = {one.name for one in fields(Job)} & {one.name for one in fields(WindowSettings)}
-    assert {"output", "partition_by", "engine"} <= shared - {"table"}
-    for name in shared - {"table"}:
-        assert getattr(job, name) == getattr(settings, name), name
+    job = step._job(Submitted(Application(tmp_path / "job.py")))
+    assert job.to == Folder(tmp_path / "out", "date")
+    assert job.engine == "local"

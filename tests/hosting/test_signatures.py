@@ -64,8 +64,8 @@ def public(room: Any) -> Iterator[Any]:
     """Its functions, and what makes objects of its classes."""
     for name in room.__all__:
         one = getattr(room, name)
-        # Of the window handles only methods are called by others than this package.
-        is_made_here = one in (airflow_room.SparkWindow, dagster_room.AssetWindows)
+        # Of the window handle only methods are called by others than this package.
+        is_made_here = one is dagster_room.AssetWindows
         if not is_made_here and not (inspect.isclass(one) and issubclass(one, str)):
             yield pytest.param(one, id=name)
 

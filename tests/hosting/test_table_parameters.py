@@ -19,7 +19,6 @@ from kafka_ordered_ops.dagster import (
     build_ordered_window_asset,
     build_ordered_window_op,
 )
-from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.spark.applications.tables import TableApplication
@@ -133,7 +132,7 @@ def test_a_target_is_known_by_what_the_ledger_keeps() -> None:
     assert table_of({"table": "lake.orders"}) is None
     assert table_of(None) is None
     assert table_of_parameters(None, None, (), False) is None
-    assert Job(table=Table("t")).table == Table("t", "append", (), False)
+    assert Table("t") == Table("t", "append", (), False)
 
 
 def test_a_window_of_a_table_is_not_committed_by_hand(

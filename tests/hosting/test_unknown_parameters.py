@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster import KafkaResource
 
 #: What is called by the package and not by people; enumerations and classes without parameters.
-NOT_CALLED = {"AssetWindows", "SparkWindow", "OnNotLive", "KafkaWindowTranslator"}
+NOT_CALLED = {"AssetWindows", "OnNotLive", "KafkaWindowTranslator"}
 
 #: A parameter of each public name, with a slip.
 SLIPS = {

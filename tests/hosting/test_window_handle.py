@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops import Application, Copy, Folder, Function, OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError, WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.job import BatchCall, SparkCall, WindowJob
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
@@ -33,17 +34,10 @@ Make = Callable[..., WindowHandle]
 def make(windows: OrderedWindows, tmp_path: Path) -> Make:
     """A handle of one window, or of several."""
 
-    def make(*plans: WindowPlan, **given: Any) -> WindowHandle:
-        arguments: dict[str, Any] = {
-            "output": str(tmp_path / "out"),
-            "ordered": True,
-            "engine": "python",
-            "lacks": "give output=",
-            "stop": Stop("A test"),
-            "say": lambda line: None,
-        }
+    def make(*plans: WindowPlan, to: Folder | None = Folder(tmp_path / "out")) -> WindowHandle:
         every = plans or (windows.plan(asked(), "w"),)
-        return WindowHandle(every, windows.settings, **{**arguments, **given})
+        host = Host(Stop("A test"), "give output=", lambda line: None)
+        return WindowHandle(every, windows.settings, to, host)
 
     return make
 
@@ -57,7 +51,7 @@ def test_a_window_has_one_output(make: Make) -> None:
         handle.copy,
         handle.collect,
         lambda: handle.submit("job.py"),
-        lambda: handle.write(None),
+        lambda: handle.write(pa.table({"a": [1]})),
         lambda: handle.report([staged]),
     ]
     for way in again:
@@ -77,7 +71,7 @@ def test_each_window_has_an_output(make: Make, windows: OrderedWindows) -> None:
 
 def test_without_a_folder_the_host_says_what_is_missing(make: Make, tmp_path: Path) -> None:
     """Unless the job names one."""
-    handle = make(output=None)
+    handle = make(to=None)
     with pytest.raises(ConfigError, match=r"give output="):
         handle.copy()
     assert handle.copy(tmp_path / "named")[0].exists()
@@ -95,12 +89,12 @@ def test_what_another_program_has_written_is_taken_up(make: Make, tmp_path: Path
 @pytest.mark.parametrize(
     "job",
     [
-        Job(output="/out"),
-        Job(batch_function=lambda batches, plan: list(batches)),
+        WindowJob(job=Copy(), to=Folder("/out")),
+        WindowJob(job=Function(BatchCall(lambda batches, plan: list(batches)))),
     ],
     ids=["copy", "batches"],
 )
-def test_a_job_ends_when_it_is_told_to(make: Make, tmp_path: Path, job: Job) -> None:
+def test_a_job_ends_when_it_is_told_to(make: Make, tmp_path: Path, job: WindowJob) -> None:
     """In the midst of reading; nothing is left."""
     handle = make()
     handle.stop.set()
@@ -117,34 +111,43 @@ def test_a_function_gets_batches_in_order(make: Make) -> None:
         assert times == sorted(times)
         return factor * len(times)
 
-    [told] = Job(batch_function=count, keywords={"factor": 2}).deliver(make(output=None))
+    job = WindowJob(job=Function(BatchCall(count, {"factor": 2})))
+    [told] = job.deliver(make(to=None))
     assert isinstance(told, Reported)
     assert (told.result["returned"], told.result["facts"]["records"]) == (20, 10)
 
 
+_ANY: Any = 7
+
+
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("make_job", "told"),
     [
-        (Job(engine="flink"), "python, connector, local"),
-        (Job(output=" "), "not a path"),
-        (Job(application=7), "path of a Python file"),
-        (Job(spark_function=lambda spark: None), "called with spark and window"),
-        (Job(batch_function=print, keywords={"no": 1}), "print"),
-        (Job(spark_conf={"master": "local"}), "begin with 'spark.'"),
-        (Job(application="a.py", submit={"mastre": "local"}), "did you mean 'master'"),
-        (Job(application="a.py", submit={"master": "locl"}), "not a Spark master"),
+        (lambda: Copy(engine="flink"), "python, connector, local"),
+        (lambda: Folder(" "), "not a path"),
+        (lambda: Application(_ANY), "path of a Python file"),
+        (lambda: SparkCall(lambda spark: None), "called with spark and window"),
+        (lambda: BatchCall(print, {"no": 1}), "print"),
+        (lambda: _checked(Copy(), spark_conf={"master": "local"}), "begin with 'spark.'"),
+        (lambda: Application("a.py", submit={"mastre": "local"}), "did you mean 'master'"),
+        (lambda: _checked(Application("a.py", submit={"master": "locl"})), "not a Spark master"),
     ],
 )
-def test_what_cannot_be_a_job_is_named_before_there_is_a_window(job: Job, told: str) -> None:
+def test_what_cannot_be_a_job_is_named_before_there_is_a_window(
+    make_job: Callable[[], object], told: str
+) -> None:
     """Where a DAG or an asset is defined."""
     with pytest.raises(ConfigError, match=told):
-        job.check_form()
+        make_job()
+
+
+def _checked(job: Copy | Application, **more: Any) -> None:
+    WindowJob(job=job, **more).check_form()
 
 
 def test_what_is_not_known_yet_is_not_looked_at() -> None:
-    """A template, or a function's arguments that come from another task."""
-    Job(application="{{ a }}", output="{{ b }}").check_form(lambda value: "{{" not in str(value))
-    Job(batch_function=lambda batches, plan, more: None, keywords=None).check_form()
+    """A function's arguments that come from another task."""
+    assert BatchCall(lambda batches, plan, more: None, keywords=None).keywords is None
     assert submit_of(None) is None
 
 

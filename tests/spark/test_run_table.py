@@ -10,7 +10,7 @@ import pytest
 from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.job import WindowJob
 from kafka_ordered_ops.spec.table import Table
 from tests.support.hosts_support import writing
 from tests.support.spark_support import spark
@@ -100,7 +100,7 @@ def test_a_host_s_windows_share_a_session(
         columns="offset bigint, window_id string",
         partitions="",
     )
-    job = Job(table=Table(lake.table, "replace"))
+    job = WindowJob(job=Copy(), to=Table(lake.table, "replace"), starts_spark=True)
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         job.check(windows.settings, group_id)
         asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +17,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.job import WindowJob
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.context import WindowContext
@@ -121,7 +120,7 @@ def _deliver(
     table: str = "lake.orders",
 ) -> list[bool]:
     """Two windows in one pass, as the hosts deliver them."""
-    hosted = Job(application=str(job), submit=how, table=Table(table, mode))
+    hosted = WindowJob(job=Application(job, submit=how), to=Table(table, mode))
     hosted.check(windows.settings, windows.group_id)
     asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
     write = writing(hosted, windows)
@@ -268,7 +267,8 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
     """Before anything is planned: a driver that shares no folder with the caller; settings of a session that is not used."""
     client = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
     cluster = SparkSubmit(master="yarn", deploy_mode="cluster", program=fake(tmp_path, "").program)
-    hosted = Job(application=str(job), submit=cluster, table=Table("lake.orders"))
+    submitted, to = Application(job, submit=cluster), Table("lake.orders")
+    hosted = WindowJob(job=submitted, to=to)
     told = r"the table lake\.orders has\s+none: use client mode"
     with pytest.raises(ConfigError, match=told):
         hosted.check(client, "g")
@@ -276,11 +276,10 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
         OrderedWindows(client, "g") as windows,
         pytest.raises(ConfigError, match=told),
     ):
-        windows.run(
-            before("t", 1), output=Table("lake.orders"), job=Application(job, submit=cluster)
-        )
+        windows.run(before("t", 1), to, job=submitted)
     with pytest.raises(ConfigError, match=r"Give its settings in submit"):
-        replace(hosted, submit=None, spark_conf={"spark.sql.catalog.lake": "x"}).check_form()
+        conf = {"spark.sql.catalog.lake": "x"}
+        WindowJob(job=Application(job), to=to, spark_conf=conf).check_form()
 
 
 def test_a_table_takes_no_path() -> None:

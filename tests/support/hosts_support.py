@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.hosting.job import Job
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.hosting.job import WindowJob
+from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at
 
@@ -85,21 +85,13 @@ def executed(
         return job.execute_in_process(instance=instance, raise_on_error=False)
 
 
-def writing(job: Job, windows: OrderedWindows) -> Callable[[Sequence[WindowPlan]], list[Staged]]:
+def writing(
+    job: WindowJob, windows: OrderedWindows
+) -> Callable[[Sequence[WindowPlan]], list[Staged]]:
     """What a host gives to ``deliver_many`` for a job that writes to a table."""
 
     def write(plans: Sequence[WindowPlan]) -> list[Staged]:
-        handle = WindowHandle(
-            plans,
-            windows.settings,
-            output=None,
-            table=job.table,
-            ordered=True,
-            engine="python",
-            lacks="",
-            stop=Stop("the test"),
-            say=None,
-        )
-        return job.deliver(handle)
+        host = Host(Stop("the test"), "")
+        return job.deliver(WindowHandle(plans, windows.settings, job.to, host))
 
     return write

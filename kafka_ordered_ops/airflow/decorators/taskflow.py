@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import (
@@ -34,7 +33,7 @@ from kafka_ordered_ops.core.types import (
     OnOpenClaim,
 )
 from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.job import BatchCall, SparkCall
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -49,7 +48,7 @@ _GIVEN = (None, None)
 class JobKind(StrEnum):
     """The input of a decorated function.
 
-    Spark: ``f(spark, window)``, a session in this process and a `SparkWindow`. Batches:
+    Spark: ``f(spark, window)``, a session in this process and an `OpenWindow`. Batches:
     ``f(batches, plan)``, an iterator of Arrow batches in total order, without Spark.
     """
 
@@ -84,6 +83,8 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         **kwargs: Any,
     ) -> None:
         self.job = check_choice(job, JobKind, what="job")
+        #: Arguments that the function names, of the running attempt's context.
+        self._from_context: Mapping[str, Any] | None = None
         name = "python_callable" if self.job is JobKind.SPARK else "batch_callable"
         super().__init__(
             python_callable=python_callable,
@@ -95,7 +96,6 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         )
         self.python_callable = python_callable
         self.op_args = tuple(op_args)
-        self._from_context: Mapping[str, Any] = {}
 
     def execute(self, context: Context) -> Any:
         """Execute the operator, with the values of the context that the function names as parameters."""
@@ -105,28 +105,14 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         self._from_context = _asked_for(self.python_callable, given.arguments, context)
         return super().execute(context)
 
-    def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> Job:
+    def _call_of(self) -> SparkCall | BatchCall | None:
+        kind = SparkCall if self.job is JobKind.SPARK else BatchCall
+        if self._from_context is not None:
+            return kind(self._call, {**self._from_context, **self.op_kwargs})
         # Its arguments are from the call and the context, and Airflow's base class has checked them. While the base
         # class is initialized, the job is the one passed to it.
         given = vars(self).get("python_callable") or self.batch_callable
-        return self._with(given, None, is_known)
-
-    def _called_job(self) -> Job:
-        return self._with(self._call, {**self._from_context, **self.op_kwargs})
-
-    def _with(
-        self,
-        function: Callable[..., Any] | None,
-        keywords: Mapping[str, Any] | None,
-        is_known: Callable[[Any], bool] = lambda _: True,
-    ) -> Job:
-        is_spark = self.job is JobKind.SPARK
-        return replace(
-            super()._job(is_known),
-            spark_function=function if is_spark else None,
-            batch_function=None if is_spark else function,
-            keywords=keywords,
-        )
+        return None if given is None else kind(given, None)
 
     def _call(self, data: Any, window: Any, **keywords: Any) -> Any:
         return self.python_callable(data, window, *self.op_args, **keywords)

@@ -16,9 +16,12 @@ from kafka_ordered_ops.airflow.support.places import Output, check_place, opened
 from kafka_ordered_ops.core.arguments import path_text
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
-from kafka_ordered_ops.hosting.job import Job
-from kafka_ordered_ops.hosting.table_session import Found
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.hosting.job import BatchCall, Found, SparkCall, WindowJob
+from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
+from kafka_ordered_ops.spark.job_checks import check_partitioned
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.engine import check_engine
+from kafka_ordered_ops.spec.jobs import Application, Copy, Function
 from kafka_ordered_ops.spec.spark_submit import submit_of
 from kafka_ordered_ops.spec.table import Table, table_of_parameters
 
@@ -38,8 +41,8 @@ class JobTask(BaseOperator):
     """A task that runs a job on the records of a window.
 
     The job is one of: `application`, a Spark application that calls `kafka_ordered_ops.spark.current_window`,
-    run by spark-submit; `python_callable`, called as ``f(spark, window)`` with a session in this process and a
-    `SparkWindow`; `batch_callable`, called as ``f(batches, plan)`` with an iterator of Arrow batches in
+    run by spark-submit; `python_callable`, called as ``f(spark, window)`` with a session in this process and an
+    `OpenWindow`; `batch_callable`, called as ``f(batches, plan)`` with an iterator of Arrow batches in
     total order, without Spark; or none, and the records are copied to `output` as Parquet, without Spark.
 
     Args:
@@ -165,7 +168,7 @@ class JobTask(BaseOperator):
         self._stop.set()
 
     def check_job(self, settings: ClientSettings, group_id: str) -> None:
-        """Raise for a job that cannot run, as `Job.check` does, before its window is planned."""
+        """Raise for a job that cannot run, as `WindowJob.check` does, before its window is planned."""
         self._check_values()
         self._opened = opened_place(
             self.output_root, self.storage_conn_id, travels=self.application is not None
@@ -175,9 +178,10 @@ class JobTask(BaseOperator):
     def _check_literals(self) -> None:
         """Raise `ConfigError` for parameters that are known to be invalid without a run."""
         self._check_values(is_known=is_literal)
-        self._job(is_known=is_literal).check_form(is_known=is_literal)
+        self._job(is_known=is_literal).check_form()
 
     def _check_values(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
+        check_engine(self.engine)
         for name in _LISTS:
             check_native(getattr(self, name), name)
         if is_known(self.application):
@@ -205,22 +209,14 @@ class JobTask(BaseOperator):
         """
         self._stop.check(plan.window_id)
         self.spark_job_url = None
-        root, storage_options = self._place()
+        lacks = "this task needs output=, the folder for the windows' outputs"
+        host = Host(self._stop, lacks, lambda line: _log.info("%s", line))
+        job = self._job()
         windows = WindowHandle(
-            [plan],
-            settings,
-            output=root,
-            ordered=self.ordered,
-            engine=self.engine,
-            lacks="this task needs output=, the folder for the windows' outputs",
-            stop=self._stop,
-            say=lambda line: _log.info("%s", line),
-            storage_options=storage_options,
-            partition_by=self.partition_by,
-            table=self._target(),
+            [plan], settings, job.to, host, engine=self.engine, ordered=self.ordered
         )
         windows.on_page = self._show_page
-        [staged] = self._called_job().deliver(windows)
+        [staged] = job.deliver(windows)
         # A stop after the job's end but before the commit counts as well.
         self._stop.check(plan.window_id)
         return staged
@@ -249,26 +245,45 @@ class JobTask(BaseOperator):
             return self._opened
         return check_place(self.output_root, self.storage_conn_id, is_known), None
 
-    def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> Job:
-        """The job, as far as it is known."""
-        keywords: Any = self.op_kwargs
-        root, storage_options = self._place(is_known)
-        return Job(
-            application=self.application,
-            arguments=self.application_args,
-            submit=self.submit,
-            spark_function=self.python_callable,
-            batch_function=self.batch_callable,
-            # The names of a mapping are known before its values are rendered.
-            keywords=keywords if isinstance(keywords, Mapping) else None,
-            spark_conf=self.spark_conf,
-            output=root,
-            storage_options=storage_options,
-            partition_by=self.partition_by,
-            table=self._target(is_known),
-            engine=self.engine,
+    def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> WindowJob:
+        """The job, as far as it is known: what is not is replaced by something valid."""
+        return WindowJob(
+            job=self._what(is_known),
+            to=self._target(is_known) or self._folder(is_known),
+            starts_spark=isinstance(self._call_of(), SparkCall) or self.table is not None,
+            spark_conf=self.spark_conf if is_known(self.spark_conf) else {},
         )
 
-    def _called_job(self) -> Job:
-        """Return the job with rendered parameters."""
-        return self._job()
+    def _what(self, is_known: Callable[[Any], bool]) -> Copy | Function | Application:
+        if self.application is not None:
+            return Application(
+                self.application if is_known(self.application) else "unknown.py",
+                self.application_args if is_known(self.application_args) else (),
+                self.submit if is_known(self.submit) else None,
+                self.engine,
+                self.ordered,
+            )
+        call = self._call_of()
+        if call is None:
+            # To a folder, this process copies alone.
+            return Copy(None if self.table is None else self.engine, self.ordered)
+        return Function(call, self.engine, self.ordered)
+
+    def _folder(self, is_known: Callable[[Any], bool]) -> Folder | None:
+        root, storage_options = self._place(is_known)
+        if root is None:
+            check_partitioned(self.partition_by, None)
+            return None
+        known = root if is_known(self.output_root) else "/unknown"
+        return Folder(known, self.partition_by, storage_options)
+
+    def _call_of(self) -> SparkCall | BatchCall | None:
+        """Return the task's function as one of the window; None: it has none."""
+        # The names of a mapping are known before its values are rendered.
+        given: object = self.op_kwargs
+        keywords = given if isinstance(given, Mapping) else None
+        if self.python_callable is not None:
+            return SparkCall(self.python_callable, keywords)
+        if self.batch_callable is not None:
+            return BatchCall(self.batch_callable, keywords)
+        return None

@@ -26,7 +26,7 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.hosting.table_session import Found
+from kafka_ordered_ops.hosting.job import Found
 from kafka_ordered_ops.spark.job_checks import check_partitioned
 
 if TYPE_CHECKING:

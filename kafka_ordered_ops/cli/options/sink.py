@@ -1,4 +1,4 @@
-"""How a window's records are written to files: the options of a `Job`, and running it for the screen."""
+"""How a window's records are written to files: the options of a `WindowJob`, and running it for the screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -27,9 +27,9 @@ from kafka_ordered_ops.spec.table import Table, table_of_parameters
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.core.window.window import Window
-    from kafka_ordered_ops.hosting.job import Job, SparkWindow
-    from kafka_ordered_ops.hosting.table_session import Found
+    from kafka_ordered_ops.hosting.job import Found, WindowJob
     from kafka_ordered_ops.output.places import OutputPlace
+    from kafka_ordered_ops.spec.destination import Folder
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
     Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
@@ -121,13 +121,18 @@ class Sink(Storage):
         self, settings: ClientSettings, group_id: str, questions: Sequence[Window] = ()
     ) -> None:
         """Raise `ConfigError` for a job that cannot run, before its windows are planned."""
-        from kafka_ordered_ops.spark.job_checks import check_partitioned, check_session
+        from kafka_ordered_ops.spark.job_checks import (
+            check_partitioned,
+            check_session,
+            check_storage_options,
+        )
 
         if self.output is None and self.table is None:
             raise ConfigError("--output is missing: the folder for the files. Or give --table")
+        check_storage_options(self.storage_options, self.output)
         check_partitioned(self.partition_by, self.output, questions)
         job = self._job()
-        if job.spark_function is not None:
+        if job.starts_spark and self.table is None:
             try:
                 check_session(job.spark_conf, java_home=job.java_home)
             except ConfigError as error:
@@ -160,70 +165,52 @@ class Sink(Storage):
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """Return a function that reads plans in one pass, and writes each one to its hidden stage."""
-        from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+        from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 
         screen.hide(value for key, value in self._conf().items() if _SECRET.search(key) and value)
 
         def write(plans: Sequence[WindowPlan]) -> Sequence[Staged]:
+            job = self._job()
+            # Ctrl-C interrupts the job itself. An application's output is not part of the command's.
+            host = Host(Stop("the command line"), "--output is missing", display=screen)
             windows = WindowHandle(
-                plans,
-                settings,
-                output=self.output,
-                ordered=self.ordered,
-                engine=self.engine.value,
-                lacks="--output is missing",
-                # Ctrl-C interrupts the job itself.
-                stop=Stop("the command line"),
-                # An application's output is not part of the command's output.
-                say=None,
-                display=screen,
-                storage_options=self.storage_options,
-                partition_by=self.partition_by,
-                table=self.target,
+                plans, settings, job.to, host, engine=job.engine, ordered=self.ordered
             )
             with _quiet_py4j():
-                staged = self._job().deliver(windows)
+                staged = job.deliver(windows)
             screen.phase("committing")
             return staged
 
         return write
 
-    def _job(self) -> Job:
-        """Build the job; raises `ConfigError`."""
-        from kafka_ordered_ops.hosting.job import Job
+    @property
+    def _to(self) -> Folder | Table | None:
+        """Where windows go; raises `ConfigError`."""
+        from kafka_ordered_ops.spec.destination import Folder
 
-        conf, target = self._conf(), self.target
-        if target is not None and self.engine is not Engine.LOCAL:
-            return Job(
-                spark_conf=conf,
-                java_home=bundled_java(),
-                storage_options=self.storage_options,
-                partition_by=self.partition_by,
-                table=target,
-                engine=self.engine.value,
-            )
-        if self.engine is not Engine.LOCAL:
-            return Job(
-                spark_function=_copy,
-                spark_conf=conf,
-                java_home=bundled_java(),
-                output=self.output,
-                storage_options=self.storage_options,
-                partition_by=self.partition_by,
-                engine=self.engine.value,
-            )
-        if self.table is not None:
-            raise ConfigError(
-                "--table needs Spark, and --engine local runs without it: omit one of them"
-            )
-        if conf:
-            raise ConfigError(
-                "--spark-conf needs Spark, and --engine local runs without it: omit one of them"
-            )
-        return Job(
-            output=self.output,
-            storage_options=self.storage_options,
-            partition_by=self.partition_by,
+        if (table := self.target) is not None or self.output is None:
+            return table
+        return Folder(self.output, self.partition_by, self.storage_options)
+
+    def _job(self) -> WindowJob:
+        """Build the job; raises `ConfigError`."""
+        from kafka_ordered_ops.hosting.job import WindowJob
+        from kafka_ordered_ops.spec.jobs import Copy
+
+        conf = self._conf()
+        if self.engine is Engine.LOCAL:
+            for option, given in (("--table", self.table), ("--spark-conf", conf)):
+                if given:
+                    raise ConfigError(
+                        f"{option} needs Spark, and --engine local runs without it: omit one of them"
+                    )
+            return WindowJob(job=Copy(ordered=self.ordered), to=self._to)
+        return WindowJob(
+            job=Copy(self.engine, self.ordered),
+            to=self._to,
+            starts_spark=True,
+            spark_conf=conf,
+            java_home=bundled_java(),
         )
 
     def _conf(self) -> dict[str, str]:
@@ -266,22 +253,15 @@ class JobSink(Sink):
         ),
     ] = field(default_factory=list)
 
-    def _job(self) -> Job:
-        from kafka_ordered_ops.hosting.job import Job
+    def _job(self) -> WindowJob:
+        from kafka_ordered_ops.hosting.job import WindowJob
+        from kafka_ordered_ops.spec.jobs import Application
         from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
         if self.application is not None:
             how = SparkSubmit(master=self.master, conf=self._conf(), java_home=bundled_java())
-            return Job(
-                application=str(self.application),
-                arguments=self.arguments,
-                submit=how,
-                output=self.output,
-                storage_options=self.storage_options,
-                partition_by=self.partition_by,
-                table=self.target,
-                engine=self.engine.value,
-            )
+            job = Application(self.application, self.arguments, how, self.engine, self.ordered)
+            return WindowJob(job=job, to=self._to)
         if self.master is not None:
             raise ConfigError("--master applies to an application: also give --application")
         if self.arguments:
@@ -290,10 +270,6 @@ class JobSink(Sink):
                 "--application"
             )
         return super()._job()
-
-
-def _copy(_spark: Any, window: SparkWindow) -> None:
-    window.write(window.read())
 
 
 @contextlib.contextmanager

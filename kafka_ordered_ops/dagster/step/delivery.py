@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -49,10 +49,12 @@ from kafka_ordered_ops.dagster.step.step_functions import Submitted, copied
 from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.hosting.held_text import held_texts
-from kafka_ordered_ops.hosting.job import Job as SubmittedJob
-from kafka_ordered_ops.hosting.table_session import Found, table_session
+from kafka_ordered_ops.hosting.job import Found, WindowJob
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
-from kafka_ordered_ops.spark.job_checks import check_partitioned, check_reading, check_writable
+from kafka_ordered_ops.spark.job_checks import check_partitioned, check_reading
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.jobs import Application, Copy
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -108,8 +110,15 @@ class Step:
         job_told: dict[str, Any] = {}
         plans: list[WindowPlan] = []
         with errors_for_dagster(), self._open() as windows, ExitStack() as stack:
-            self._check_job(windows, function)
-            found = stack.enter_context(self._table_session(function))
+            work = self._job(function)
+            # A user's function reads with its own session.
+            check_reading(
+                self.settings.engine, windows.settings, conf=None, group_id=windows.group_id
+            )
+            work.check(windows.settings, windows.group_id)
+            # Dagster ends the process.
+            session = work.session(lambda: False, self.context.log.info)
+            found = stack.enter_context(session)
             pieces = self._asked(windows)
             asked = pieces.asked
             windows_asked = [one.window for one in asked]
@@ -117,7 +126,9 @@ class Step:
             live = look_at(windows, self.settings, asked)
             if (text := not_live_text(asked, live)) is not None:
                 self.context.log.warning("%s", text)
-            records, ran = self._delivered(windows, asked, job, job_told, plans, found)
+            records, ran = self._delivered(
+                windows, asked, job, job_told, plans, found, work.place()
+            )
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
         windows_of = self._by_partition(pieces, records)
@@ -148,40 +159,18 @@ class Step:
             plans=_by_key(asked, plans),
         )
 
-    def _check_job(self, windows: OrderedWindows, function: object) -> None:
-        """Raise for a job that cannot run, before its windows are planned and hold their records."""
-        # A user's function has its own session, perhaps elsewhere.
-        check_reading(self.settings.engine, windows.settings, conf=None, group_id=windows.group_id)
+    def _job(self, function: object) -> WindowJob:
+        """The step's job: an application, a copy, or the user's code, which has its own session, perhaps elsewhere."""
+        settings = self.settings
+        job: Copy | Application = Copy(None if settings.table is None else settings.engine)
         if isinstance(function, Submitted):
-            # With the output.
-            self._submitted(function).check(windows.settings, windows.group_id)
-        elif self.settings.output is not None:
-            check_writable(self.settings.output, self._storage_options, self.settings.partition_by)
-
-    def _table_session(self, function: object) -> AbstractContextManager[Found]:
-        """What is kept open until the windows are published; it yields what finds earlier outputs."""
-        if isinstance(function, Submitted) and self.settings.target is not None:
-            # Dagster ends the process.
-            return self._submitted(function).session(lambda: False, self.context.log.info)
-        return table_session(
-            self.settings.target,
-            conf=self.settings.table_conf or {},
-            # Dagster ends the process.
-            stopped=lambda: False,
-            copies=function is copied,
-            storage_options=self._storage_options,
-            output=self.settings.output,
-        )
-
-    def _submitted(self, function: Submitted) -> SubmittedJob:
-        """The application's job, with the place of its windows."""
-        return replace(
-            function.job,
-            table=self.settings.target,
-            storage_options=self._storage_options,
-            output=self.settings.output,
-            partition_by=self.settings.partition_by,
-            engine=self.settings.engine,
+            job = replace(function.job, engine=settings.engine, ordered=settings.ordered)
+        return WindowJob(
+            job=job,
+            to=self._to,
+            starts_spark=settings.table is not None,
+            spark_conf=settings.table_conf or {},
+            is_block=function is not copied and not isinstance(function, Submitted),
         )
 
     @cached_property
@@ -190,14 +179,9 @@ class Step:
         return resolved_options(self.settings.storage_options)
 
     @property
-    def _place(self) -> OutputPlace | None:
-        """Where files are published; None: they are not."""
-        if self.settings.output is None:
-            return None
-        # Imported late: it loads pyarrow.
-        from kafka_ordered_ops.output.places import OutputPlace
-
-        return OutputPlace(self.settings.output, self._storage_options, self.settings.partition_by)
+    def _to(self) -> Folder | Table | None:
+        """Where the windows go."""
+        return self.settings.destination(self._storage_options)
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
         """Return the windows that the step must deliver."""
@@ -238,6 +222,7 @@ class Step:
         metadata: dict[str, Any],
         plans: list[WindowPlan],
         found: Found,
+        place: OutputPlace | None,
     ) -> tuple[list[WindowRecord], set[str]]:
         """Return the windows' records in the ledger, and the windows that the job ran for.
 
@@ -245,7 +230,7 @@ class Step:
         """
         names = [one.window_id for one in asked]
         plans += windows.plan_many(
-            [one.window for one in asked], names, self._policy(), place=self._place
+            [one.window for one in asked], names, self._policy(), place=place
         )
         self._warn(plans)
         for note in dict.fromkeys(note for plan in plans for note in plan.notes):
@@ -262,9 +247,9 @@ class Step:
                 keys,
                 windows.settings,
                 self.settings,
+                to=self._to,
                 service=windows,
                 ledger_topic=self.kafka.ledger_topic,
-                storage_options=self._storage_options,
                 say=self.context.log.info,
             )
             written = given.outputs(job(given))

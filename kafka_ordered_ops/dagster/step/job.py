@@ -10,8 +10,10 @@ from dagster import MetadataValue
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.dagster.settings import WindowSettings
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows, Staged
@@ -35,24 +37,23 @@ class AssetWindows(WindowHandle):
         client: ClientSettings,
         settings: WindowSettings,
         *,
+        to: Folder | Table | None,
         service: OrderedWindows | None = None,
         ledger_topic: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = _log.info,
     ) -> None:
         super().__init__(
             plans,
             client,
-            output=settings.output,
-            ordered=settings.ordered,
-            engine=settings.engine,
-            lacks="no folder for the windows' files: give the asset output= or table=, or pass a path",
+            to,
             # Dagster ends the process.
-            stop=Stop("Dagster"),
-            say=say,
-            storage_options=storage_options,
-            partition_by=settings.partition_by,
-            table=settings.target,
+            Host(
+                Stop("Dagster"),
+                "no folder for the windows' files: give the asset output= or table=, or pass a path",
+                say,
+            ),
+            engine=settings.engine,
+            ordered=settings.ordered,
         )
         #: The partition of each window, by its id; None if the asset has none.
         self.partition_keys = partition_keys
@@ -85,13 +86,13 @@ class AssetWindows(WindowHandle):
             },
         }
 
-    def outputs(self, returned: Any) -> list[Staged]:
+    def outputs(self, returned: Any, facts: Mapping[str, Any] | None = None) -> list[Staged]:
         """Return each window's output, as of any job; a function may also return a value for each partition.
 
         Such a return value is a mapping whose keys are partitions of the step, or ids of its windows. Each window is stored
         with its own value, and one without a value with none.
         """
-        outputs = super().outputs(returned)
+        outputs = super().outputs(returned, facts)
         names = {plan.window_id: self.partition_keys[plan.window_id] for plan in self.plans}
         is_each = isinstance(returned, Mapping) and bool(returned)
         if not is_each or not returned.keys() <= {*names, *names.values()}:

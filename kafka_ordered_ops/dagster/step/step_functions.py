@@ -15,9 +15,8 @@ from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
-from kafka_ordered_ops.hosting.job import Job
-from kafka_ordered_ops.spec.jobs import arguments_of, check_function
-from kafka_ordered_ops.spec.spark_submit import submit_of
+from kafka_ordered_ops.spark.job_checks import check_submit
+from kafka_ordered_ops.spec.jobs import Application, check_function
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
@@ -56,10 +55,10 @@ def job_without_function(
                 "application_args= and submit= are an application's: give application="
             )
         return copied
-    job = Job(application=str(application), arguments=arguments_of(application_args), submit=submit)
-    job.check_form()
-    check_full_path(job.application, what="application")
-    check_full_paths(submit_of(submit))
+    job = Application(application, application_args, submit)
+    check_submit(job.how)
+    check_full_path(job.path, what="application")
+    check_full_paths(job.how)
     return Submitted(job)
 
 
@@ -78,11 +77,11 @@ def copied(_context: Any, windows: AssetWindows) -> None:
 class Submitted:
     """Runs a Spark application for the windows."""
 
-    job: Job
+    job: Application
 
     def __call__(self, _context: Any, windows: AssetWindows) -> None:
         """Run the application."""
-        self.job.deliver(windows)
+        windows.submit(self.job.path, self.job.arguments, self.job.how)
 
 
 def step_function(

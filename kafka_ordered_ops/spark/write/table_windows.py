@@ -67,22 +67,26 @@ def kept_for(target: Table, result: Mapping[str, Any]) -> KeptOutput | None:
     return None
 
 
-def write_to_table(df: DataFrame, target: Table, plans: Sequence[WindowPlan]) -> list[TableOutput]:
+def write_to_table(
+    df: DataFrame, target: Table, plans: Sequence[WindowPlan], sink: TableSink | None = None
+) -> list[TableOutput]:
     """Stage the rows of each window; ``window_id`` distinguishes them if there are several.
 
     Raises:
         ConfigError, SinkError: as `TableSink.write`; or several windows, and no column ``window_id``.
     """
     check_frame(df)
-    sink = table_sink(df.sparkSession, target)
-    return _write_each(sink, df, plans)
+    return _write_each(sink or table_sink(df.sparkSession, target), df, plans)
 
 
 def copy_to_table(
-    read: Callable[[SparkSession], DataFrame], target: Table, plans: Sequence[WindowPlan]
+    read: Callable[[SparkSession], DataFrame],
+    target: Table,
+    plans: Sequence[WindowPlan],
+    sink: TableSink | None = None,
 ) -> list[TableOutput]:
-    """Stage the windows' records as they are, in the session that runs in this process."""
-    sink = active_sink(target)
+    """Stage the windows' records as they are, in the session of the sink, or the one that runs in this process."""
+    sink = sink or active_sink(target)
     return _write_each(sink, sink.fitting(read(sink.spark)), plans)
 
 
