@@ -33,8 +33,9 @@ Make = Callable[..., WindowHandle]
 @pytest.fixture
 def make(windows: OrderedWindows, tmp_path: Path) -> Make:
     """A handle of one window, or of several."""
+    out = Folder(tmp_path / "out")
 
-    def make(*plans: WindowPlan, to: Folder | None = Folder(tmp_path / "out")) -> WindowHandle:
+    def make(*plans: WindowPlan, to: Folder | None = out) -> WindowHandle:
         every = plans or (windows.plan(asked(), "w"),)
         host = Host(Stop("A test"), "give output=", lambda line: None)
         return WindowHandle(every, windows.settings, to, host)
