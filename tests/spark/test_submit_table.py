@@ -277,9 +277,9 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
         pytest.raises(ConfigError, match=told),
     ):
         windows.run(before("t", 1), to, job=submitted)
+    odd = WindowJob(job=Application(job), to=to, spark_conf={"spark.sql.catalog.lake": "x"})
     with pytest.raises(ConfigError, match=r"Give its settings in submit"):
-        conf = {"spark.sql.catalog.lake": "x"}
-        WindowJob(job=Application(job), to=to, spark_conf=conf).check_form()
+        odd.check_form()
 
 
 def test_a_table_takes_no_path() -> None:
