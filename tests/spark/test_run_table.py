@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops import Copy, OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.hosting.job import WindowJob
