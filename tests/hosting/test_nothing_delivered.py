@@ -322,7 +322,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     from kafka_ordered_ops.hosting import job
     from kafka_ordered_ops.spark import job_session
 
-    monkeypatch.setattr(job_session, "job_session", lambda *_: nullcontext())
+    monkeypatch.setattr(job_session, "job_session", lambda *_: nullcontext(object()))
     monkeypatch.setattr(job, "check_session", lambda *_, **__: None)
 
 

@@ -23,8 +23,9 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.known_settings import ALLOWED_KEYS
 from kafka_ordered_ops.kafka.properties import parse_properties
-from kafka_ordered_ops.kafka.settings import ALLOWED_KEYS, ClientSettings, SettingValue
+from kafka_ordered_ops.kafka.settings import ClientSettings, SettingValue
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SASL: dict[str, SettingValue] = {

@@ -8,7 +8,8 @@ import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.kafka.settings import ALLOWED_KEYS, ClientSettings, is_secret
+from kafka_ordered_ops.kafka.known_settings import ALLOWED_KEYS
+from kafka_ordered_ops.kafka.settings import ClientSettings, is_secret
 from kafka_ordered_ops.spark.read.connector_settings import LEFT_OUT, JavaSettings, java_settings
 
 CANARY = "canary-s3cret"
