@@ -227,7 +227,7 @@ def test_a_function_with_spark_writes_the_window(
 
     def job(spark: Any, window: OpenWindow, *, least: int) -> None:
         rows = window.read().where(f"offset >= {least}")
-        staged = window.write(rows)
+        staged: Any = window.write(rows)
         seen.append((window.plan.window_id, Path(staged.final_path).exists()))
         with pytest.raises(ConfigError, match="one output"):
             window.write(rows)
