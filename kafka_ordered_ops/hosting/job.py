@@ -28,6 +28,7 @@ from kafka_ordered_ops.spark.job_checks import (
     check_submit,
     check_writable,
 )
+from kafka_ordered_ops.spark.job_outputs import outputs_of
 from kafka_ordered_ops.spec.destination import Destination, Folder, Sink
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.spec.jobs import Application, Copy, Function, Job, check_function
@@ -199,7 +200,13 @@ class WindowJob:
         try:
             with self.opened(windows) as window:
                 if isinstance(job, Function):
-                    return window.outputs(job.call(window))
+                    returned = job.call(window)
+                    if isinstance(job.call, BatchCall):
+                        # It cannot write to the folder.
+                        return outputs_of(
+                            windows.plans, None, returned, output=None, facts=window.facts
+                        )
+                    return window.outputs(returned)
                 if self._has_spark and self.table is None:
                     window.write(window.read())
                     return window.outputs(None)

@@ -124,22 +124,6 @@ def test_batches_come_in_order(make: Make, windows: OrderedWindows) -> None:
     assert windows.show("w").status is WindowStatus.PUBLISHED
 
 
-def test_batches_are_kept_beside_the_outputs_while_they_are_taken(
-    make: Make, tmp_path: Path
-) -> None:
-    """A worker's own disk may be small; the folder is made, hidden, and gone afterwards."""
-    seen: list[list[str]] = []
-    beside = control_of(tmp_path / "out")
-
-    def take(batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> None:
-        seen.append([path.name for path in beside.iterdir()])
-
-    make(batch_callable=take).execute(context_of(25))
-    [[name]] = seen
-    assert name.startswith("kafka-ordered-ops-")
-    assert list(beside.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "returned",
     [object(), 2**70, float("nan"), {1: "a", "1": "b"}, "\ud800", ["x" * RESULT_BYTES_MAX]],
