@@ -80,6 +80,10 @@ class WindowJob:
                 "an application and Spark's settings of this process are both given: the application has its own session, "
                 "which writes the table. Give its settings in submit, as {'conf': {...}}"
             )
+        if self.table is not None and self._call_of_batches:
+            raise ConfigError(
+                "a function of batches and a table are both given: Spark writes tables. Give a function with Spark"
+            )
         check_spark_conf(self.spark_conf)
         if application is not None:
             check_submit(application.how)
@@ -201,7 +205,7 @@ class WindowJob:
             with self.opened(windows) as window:
                 if isinstance(job, Function):
                     returned = job.call(window)
-                    if isinstance(job.call, BatchCall):
+                    if self._call_of_batches:
                         # It cannot write to the folder.
                         return outputs_of(
                             windows.plans, None, returned, output=None, facts=window.facts
@@ -236,6 +240,10 @@ class WindowJob:
     @property
     def _copies(self) -> bool:
         return isinstance(self.job, Copy) and not self.is_block
+
+    @property
+    def _call_of_batches(self) -> bool:
+        return isinstance(self.job, Function) and isinstance(self.job.call, BatchCall)
 
     @property
     def _has_spark(self) -> bool:

@@ -263,7 +263,7 @@ def test_without_a_session_the_window_says_what_to_give(
         with pytest.raises(ConfigError, match="ordered is 1"):
             window.to_batches(ordered=1)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="no folder"):
-            window.write(None)
+            window.write(window.to_arrow())
         assert repr(window).endswith(" offsets>")
 
 
