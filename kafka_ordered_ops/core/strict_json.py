@@ -278,6 +278,13 @@ class Fields:
         """Return one object or null."""
         return None if self._rest.get(name, 0) is None and self._drop(name) else self.object(name)
 
+    def mapping_or_none(self, name: str) -> dict[str, Any] | None:
+        """Return a JSON object as it is, whatever its fields, or null: what a person or a host wrote."""
+        value = self.anything(name)
+        if value is not None and not isinstance(value, dict):
+            raise JsonError(f"{self._where}.{name} is {_shown(value)}, no object")
+        return value
+
     def anything(self, name: str) -> Any:
         """Return any JSON value, written by a person or host: shown, never used for decisions."""
         if name not in self._rest:

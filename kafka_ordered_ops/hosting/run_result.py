@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time_text
@@ -15,7 +15,6 @@ from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_text
-from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.published import window_table
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
@@ -70,8 +69,7 @@ class RunResult:
         """
         if self._read is None:
             raise ConfigError(
-                f"window {self.window_id} of group {self.group_id} has no files in the folder of this call: "
-                f"{f'it was written to {self.output}' if self.output else 'its job delivered the records'}"
+                f"window {self.window_id} of group {self.group_id} has no files in a folder of this call: {self.outcome}"
             )
         return self._read()
 
@@ -112,12 +110,14 @@ def run_result(
         output_of(record.result, record.plan),
     )
     table = table_of(record.result)
+    root = table if found is None else found.root
+    is_elsewhere = root is not None and place is not None and not _is_place(root, to)
     return RunResult(
         window_id=plan.window_id,
         group_id=plan.group_id,
         status=plan.status,
         content=plan.content,
-        outcome=_outcome(before, delivery),
+        outcome=_ELSEWHERE if is_elsewhere and not delivery.ran else _outcome(before, delivery),
         ran=delivery.ran,
         attempt=plan.attempt,
         since=plan.window.since,
@@ -128,15 +128,19 @@ def run_result(
         out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
         first=_moment(facts, "timestamp_ms_min"),
         last=_moment(facts, "timestamp_ms_max"),
-        output=table if found is None else found.final_path,
+        output=None if is_elsewhere else table if found is None else found.final_path,
         returned=returned_by(record.result),
-        notes=tuple(_notes(asked, before, table if found is None else found.root, place)),
+        notes=tuple(_notes(asked, before, root if is_elsewhere else None, place)),
         _read=(
             partial(window_table, to.root, plan.window_id, to.storage_options)
-            if isinstance(to, Folder) and found is not None and found.root == to.root
+            if isinstance(to, Folder) and found is not None and not is_elsewhere
             else None
         ),
     )
+
+
+#: Of a window whose published output is not where the caller has it published.
+_ELSEWHERE: Final = "published before to another place; nothing was done"
 
 
 def _outcome(before: WindowPlan, delivery: Delivery) -> str:
@@ -162,9 +166,17 @@ def _notes(asked: str, before: WindowPlan, root: str | None, output: str | None)
         notes.append(f"window {asked} is covered: window {before.window_id} holds its records")
     if (held := held_text(before)) is not None:
         notes.append(held)
-    if root is not None and output is not None and root not in (output, normal_root(output)):
-        notes.append(f"its rows are in {root}, where an earlier call wrote them, not in {output}")
+    if root is not None:
+        notes.append(
+            f"an earlier call published it to {root}, where this call did not look, not to {output}: windows.replay reads "
+            "the same records again"
+        )
     return notes
+
+
+def _is_place(root: str, to: Destination | None) -> bool:
+    """Return whether a result names the place that the caller names: text of the ledger is not followed elsewhere."""
+    return to.names(root) if isinstance(to, Table) else isinstance(to, Folder) and root == to.root
 
 
 def _moment(facts: Mapping[str, Any], name: str) -> datetime | None:

@@ -22,8 +22,9 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Final, Self, TypeVar
 
 from kafka_ordered_ops.core import strict_json
@@ -57,6 +58,9 @@ from kafka_ordered_ops.output.ports import Folders
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
+
+#: Of the names of topics that an output tells together.
+TOPICS_LENGTH_MAX: Final = 8 * 1024
 
 #: What the folder of a published window begins with: a column, to whoever reads them all.
 WINDOW_PREFIX: Final = "window_id="
@@ -138,7 +142,7 @@ class Layout:
             folder=folder_name(plan.window_id, plan.window),
             partition=partition_of(plan.window, check_partition_by(partition_by)),
             ledger_id=plan.ledger_id,
-            topics=plan.window.topics,
+            topics=_noted_topics(plan.window.topics),
             replaces=plan.replaces,
             allow_fewer=plan.allow_fewer,
         )
@@ -425,3 +429,11 @@ def _facts(value: Any) -> dict[str, int | None]:
     ):
         raise JsonError("facts are whole numbers or null, by name")
     return value
+
+
+def _noted_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    """Return the first of a window's topics: enough for a note about its root, and little in each marker and result."""
+    sizes = accumulate(len(name) for name in topics)
+    return tuple(
+        name for name, size in zip(topics, sizes, strict=True) if size <= TOPICS_LENGTH_MAX
+    )

@@ -407,7 +407,8 @@ def _error_of(reply: Reply | Exception | None, url: str) -> KafkaOrderedOpsError
         return RelayUnavailableError(f"no answer from {url}: {reply!r}")
     try:
         facts = json.loads(reply.body)["error"]
-        kind, message, retriable = facts["type"], str(facts["message"]), facts["retriable"] is True
+        kind, message = str(facts["type"]), str(facts["message"])
+        retriable = facts["retriable"] is True
     except (LookupError, RecursionError, TypeError, ValueError):
         # A proxy answered, say.
         kind, message, retriable = "", reply.body[:200].decode(errors="replace"), False

@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,7 +48,7 @@ def asked() -> Window:
 def written(windows: OrderedWindows, root: Path, result: object) -> pa.Table:
     """What readers see of a window whose function writes a result."""
     done = windows.run(asked(), root, job=lambda window: window.write(result))
-    return pq.read_table(done.output)
+    return pq.read_table(str(done.output))
 
 
 def _duckdb(window: OpenWindow) -> Any:
@@ -85,7 +85,7 @@ def test_a_result_is_hidden_until_the_commit_and_then_shows(
     )
     again = windows.run(asked(), tmp_path / "out", job=lambda _: 1 / 0)
     assert (done.records, done.status, again.ran) == (5, WindowStatus.PUBLISHED, False)
-    table = pq.read_table(done.output)
+    table = pq.read_table(str(done.output))
     assert table["offset"].to_pylist() == IN_ORDER
     assert table["key"].type == pa.binary()
     assert [row["value"] for row in table.to_pylist()] == [b"x"] * 5
@@ -119,13 +119,13 @@ def test_a_long_stream_is_several_files_in_order(windows: OrderedWindows, tmp_pa
 _NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 #: Columns that some library makes, with the type in which they are written.
-PLAIN = {
+PLAIN: dict[str, tuple[Any, pa.DataType]] = {
     "nanoseconds": (pa.array([_NOON], pa.timestamp("ns", "UTC")), pa.timestamp("us", "UTC")),
     "category": (pa.array(["a"]).dictionary_encode(), pa.string()),
     "view": (pa.array(["a"], pa.string_view()), pa.string()),
     "bytes": (pa.array([b"a"], pa.binary_view()), pa.binary()),
     "large": (pa.array(["a"], pa.large_string()), pa.large_string()),
-    "half": (pa.array([np.float16(0.5)]), pa.float32()),
+    "half": (pa.array(np.array([0.5], np.float16)), pa.float32()),
     "price": (pa.array([Decimal("1.25")], pa.decimal128(38, 2)), pa.decimal128(38, 2)),
     "nested": (
         pa.array([{"t": [_NOON]}], pa.struct([("t", pa.list_(pa.timestamp("ns", "UTC")))])),

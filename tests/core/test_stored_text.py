@@ -136,6 +136,18 @@ def looked_at(fold: LedgerFold) -> GroupView | None:
     return view
 
 
+@pytest.mark.parametrize("result", [5, "x", True, [1], {"parts": 5}, {"parts": [1]}])
+def test_a_result_of_an_impossible_shape_is_a_damaged_record(result: Any) -> None:
+    """It names its record, and no reader of results meets it."""
+    told = {**RECORD.to_json(), "result": result}
+    with pytest.raises(JsonError, match="result"):
+        WindowRecord.from_json(Fields(told, "window"))
+    parts = {"count": 3, "results": [[0, result]]}
+    if not isinstance(result, dict):
+        with pytest.raises(JsonError, match="a number and an object"):
+            PartReports.from_json(Fields(parts, "parts"))
+
+
 # --- the door itself ---------------------------------------------------------------------------------
 
 

@@ -249,7 +249,7 @@ class JobTask(BaseOperator):
         """The job, as far as it is known: what is not is replaced by something valid."""
         return WindowJob(
             job=self._what(is_known),
-            to=self._target(is_known) or self._folder(is_known),
+            to=self._target(is_known) or self._output_folder(is_known),
             starts_spark=isinstance(self._call_of(), SparkCall) or self.table is not None,
             spark_conf=self.spark_conf if is_known(self.spark_conf) else {},
         )
@@ -269,7 +269,7 @@ class JobTask(BaseOperator):
             return Copy(None if self.table is None else self.engine, self.ordered)
         return Function(call, self.engine, self.ordered)
 
-    def _folder(self, is_known: Callable[[Any], bool]) -> Folder | None:
+    def _output_folder(self, is_known: Callable[[Any], bool]) -> Folder | None:
         root, storage_options = self._place(is_known)
         if root is None:
             check_partitioned(self.partition_by, None)

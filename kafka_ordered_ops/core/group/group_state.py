@@ -223,7 +223,7 @@ class WindowRecord:
         pruned = fields.object_or_none("pruned")
         record = cls(
             plan=WindowPlan.from_json(fields.object("plan")),
-            result=fields.anything("result"),
+            result=_stored_result(fields),
             run_id=fields.text_or_none("run_id"),
             touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
             committed_at_ms=fields.integer_or_none(
@@ -234,6 +234,15 @@ class WindowRecord:
         )
         fields.done()
         return record
+
+
+def _stored_result(fields: Fields) -> dict[str, Any] | None:
+    """Return a sink's report, and raise `JsonError` for what no sink of any version reports: its shape alone is checked."""
+    result = fields.mapping_or_none("result")
+    parts = [] if result is None else result.get("parts", [])
+    if not isinstance(parts, list) or not all(isinstance(one, dict) for one in parts):
+        raise JsonError("the result's parts are no list of objects")
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,9 @@ class PartReports:
 
 def _pairs(values: Any) -> Iterator[tuple[int, Any]]:
     for one in values if isinstance(values, list) else [None]:
-        if not (isinstance(one, list) and len(one) == 2 and type(one[0]) is int):
-            raise JsonError("the results of parts are not pairs of a number and a result")
+        is_pair = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
+        if not (is_pair and isinstance(one[1], dict)):
+            raise JsonError("the results of parts are not pairs of a number and an object")
         yield one[0], one[1]
 
 
