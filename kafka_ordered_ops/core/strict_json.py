@@ -282,7 +282,7 @@ class Fields:
         """Return a JSON object as it is, whatever its fields, or null: what a person or a host wrote."""
         value = self.anything(name)
         if value is not None and not isinstance(value, dict):
-            raise JsonError(f"{self._where}.{name} is {_shown(value)}, no object")
+            raise JsonError(f"{self._where}.{name} is a {type(value).__name__}, not an object")
         return value
 
     def anything(self, name: str) -> Any:
