@@ -210,7 +210,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
 def test_what_has_been_read_of_an_address_is_its_last_state() -> None:
     """An address that takes a connection again does not refuse, and one answer of the cluster ends the matter."""
     reasons, brokers = FaultReasons(), "PLAINTEXT://never-asked,never-asked:9093, "
-    reasons.are_of(brokers)
+    reasons.are_of(brokers, {})
 
     def add(address: str, text: str) -> None:
         reasons.add(KafkaError(KafkaError._TRANSPORT, f"ssl://{address}/bootstrap: {text}"))
@@ -229,7 +229,7 @@ def test_what_has_been_read_of_an_address_is_its_last_state() -> None:
     add("never-asked:9093", refused)
     assert reasons.refused()
     other = FaultReasons()
-    other.are_of(brokers)
+    other.are_of(brokers, {})
     other.clear()
     assert reasons.refused() is None
 
@@ -322,6 +322,35 @@ def test_an_identity_provider_that_is_away_is_waited_for(bootstrap: str) -> None
     assert "no token from the identity provider" in str(error)
     assert "127.0.0.1:1" in str(error)
     assert "credentials" not in str(error)
+
+
+def test_an_identity_provider_that_fails_is_named_while_it_is_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client repeats its request for more than a minute before it reports anything; retriable."""
+    caplog.set_level("INFO")
+    with _answering((503, b"busy")) as provider:
+        error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=5)
+    assert isinstance(error, BrokerUnreachableError)
+    assert error.retriable
+    assert f"no token so far from http://{provider}/token" in str(error)
+    assert f"no token so far from http://{provider}/token" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_answer_of_an_identity_provider_that_fails_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where the call's limit allows it: with its status, its address, and its text once; retriable."""
+    caplog.set_level("INFO")
+    with _answering((503, b"busy")) as provider:
+        error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=120.0, lookup_timeout_s=110.0)
+    assert isinstance(error, BrokerUnreachableError)
+    assert error.retriable
+    assert f'Failed to retrieve OIDC token from "http://{provider}/token": busy (503)' in str(error)
+    assert "busy (503)" in caplog.text
 
 
 def test_an_identity_provider_that_refuses_is_named() -> None:
