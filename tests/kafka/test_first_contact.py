@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.queries.topics import topic_names
 from tests.conftest import MakeTopic, Produce
 from tests.support.certificates import write_certificates
+from tests.support.forwarding import forwarded
 from tests.support.wire import set_quota
 
 _NOWHERE = "127.0.0.1:1,localhost:2"
@@ -59,35 +60,6 @@ def _failure(settings: object, **options: float) -> tuple[KafkaOrderedOpsError, 
     ):
         windows.list()
     return caught.value, time.monotonic() - began
-
-
-@contextmanager
-def _forwarded(port: int, bootstrap: str) -> Iterator[None]:
-    """Brings connections to a port to the broker."""
-    host, _, number = bootstrap.rpartition(":")
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while some := source.recv(65_536):
-                target.sendall(some)
-        for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    with ExitStack() as stack, socket.create_server(("127.0.0.1", port)) as server:
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    ours, _ = server.accept()
-                    theirs = socket.create_connection((host, int(number)))
-                    for one, other in ((ours, theirs), (theirs, ours)):
-                        stack.enter_context(closing(one))
-                        threading.Thread(target=pump, args=(one, other), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield
-        server.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -171,7 +143,7 @@ def test_a_listener_that_comes_up_is_waited_for_where_a_time_limit_is_given(boot
     """The limit is the caller's own: it is waited out."""
     port = free_port()
     with ExitStack() as stack:
-        late = threading.Timer(2.0, lambda: stack.enter_context(_forwarded(port, bootstrap)))
+        late = threading.Timer(2.0, lambda: stack.enter_context(forwarded(port, bootstrap)))
         late.start()
         with OrderedWindows(f"127.0.0.1:{port}", "first-contact", timeout_s=30) as windows:
             windows.list()
