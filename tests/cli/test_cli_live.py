@@ -248,9 +248,9 @@ def test_ctrl_c_ends_a_wait_with_130(cluster: Cluster) -> None:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, words: tuple[object, ...], *, lines: int) -> None:
+    def __init__(self, words: tuple[object, ...], *, lines: int, columns: int = 120) -> None:
         self._fd, inner = pty.openpty()
-        termios.tcsetwinsize(inner, (lines, 120))
+        termios.tcsetwinsize(inner, (lines, columns))
         self.text = ""
         # Readline, which pytest loads, leaves a size of its own there for its children; it would go first.
         environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}

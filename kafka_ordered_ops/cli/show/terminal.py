@@ -57,8 +57,12 @@ class Board:
     @property
     def lines(self) -> int:
         """The number of lines that fit: longer content cannot be overwritten."""
-        width, height = self._display.console.size
-        return height - 1 - -(-len(self._note) // width)
+        return self._display.console.size.height - 1 - -(-len(self._note) // self.width)
+
+    @property
+    def width(self) -> int:
+        """The number of characters in a line."""
+        return self._display.console.size.width
 
     def show(self, *results: RenderableType) -> None:
         """Overwrite the board."""
