@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ordered_ops.embedded.node import free_port
 from tests.conftest import MakeTopic, Produce
 from tests.support.cli_support import T0, Outcome, arguments, at, cli, committed, topics
+from tests.support.forwarding import forwarded
 
 _TIMEOUT_S = 60.0
 #: A port that nobody listens on: the connection is refused at once.
@@ -246,9 +248,9 @@ def test_ctrl_c_ends_a_wait_with_130(cluster: Cluster) -> None:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, words: tuple[object, ...], *, lines: int) -> None:
+    def __init__(self, words: tuple[object, ...], *, lines: int, columns: int = 120) -> None:
         self._fd, inner = pty.openpty()
-        termios.tcsetwinsize(inner, (lines, 120))
+        termios.tcsetwinsize(inner, (lines, columns))
         self.text = ""
         # Readline, which pytest loads, leaves a size of its own there for its children; it would go first.
         environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
@@ -296,6 +298,41 @@ def test_on_a_terminal_the_table_is_written_over(cluster: Cluster) -> None:
     assert "offset 0 is stamped 2026-03-01T12:01:05Z" in last
     assert "waiting" not in last
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
+
+
+def left_of(text: str) -> str:
+    """What is left on a terminal after its text, with the lines that were erased."""
+    lines, row = [""], 0
+    for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\n|\r|[^\x1b\r\n]+", text):
+        if piece == "\x1b[1A":
+            row -= 1
+        elif piece == "\x1b[2K":
+            lines[row] = ""
+        elif piece == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif piece[0] not in "\x1b\r":
+            lines[row] += piece
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("live", "--wait", "-t"), ("read", "--follow")])
+def test_on_a_terminal_what_was_waited_for_goes_with_the_wait(
+    cluster: Cluster, words: tuple[str, ...]
+) -> None:
+    """The line about a broker that is away is there until the broker answers, and not after it."""
+    port = free_port()
+    more = ("--cutoff", at(60), "--timeout", "PT60S") if words[0] == "live" else ("-n", "1")
+    command = (*words, cluster.topic, "-b", f"127.0.0.1:{port}", *more)
+    terminal = Terminal(command, lines=40)
+    terminal.read_until(r"waiting for a broker at")
+    with forwarded(port, cluster.bootstrap):
+        terminal.read_until(r"the log is empty[\s\S]*checked at|offset")
+        assert "waiting for a broker at" not in left_of(terminal.text)
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.close()
+    assert "waiting for a broker at" not in left_of(terminal.text)
 
 
 @pytest.mark.slow

@@ -278,6 +278,22 @@ def test_the_partitions_are_shown_while_records_go_elsewhere(
 
 
 @pytest.mark.slow
+def test_eighty_columns_have_room_for_the_partitions(
+    bootstrap: str, many: str, tmp_path: Path
+) -> None:
+    """No number, time or state is cut, and each partition has one line."""
+    words = ("read", "-b", bootstrap, many, "-f", "--grace", "P9999D", "-o", tmp_path / "out")
+    terminal = Terminal(words, lines=40, columns=80)
+    terminal.read_until(r"records written[\s\S]*3 live")
+    last = picture(terminal.text).split("3 live")[-2].rsplit("records written", 1)[1]
+    for number, position in enumerate(("6,667", "6,667", "6,666")):
+        row = rf"\[{number}\] +{position} +0 +[\d,]+ +2026-03-01T12:\d\d:\d\dZ +(live|holds back)"
+        assert re.search(row, last), last
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.close() == 130
+
+
+@pytest.mark.slow
 def test_of_many_partitions_those_that_matter_are_shown(
     bootstrap: str, many: str, topic: MakeTopic, tmp_path: Path
 ) -> None:

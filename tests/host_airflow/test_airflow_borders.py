@@ -101,6 +101,25 @@ def test_a_relative_path_is_refused_when_the_file_is_parsed(
         kind(task_id="task", **which, **given)
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (OrderedWindowOperator, {"output": "lake/orders"}),
+        (OrderedWindowOperator, {"output": "/lake", "application": "jobs/orders.py"}),
+        (WindowPartOperator, {"output": Path("lake")}),
+        (CommitWindowOperator, {"output": "lake/orders"}),
+    ],
+)
+def test_a_relative_path_of_a_mapped_task_is_refused_when_the_file_is_parsed(
+    kind: type[Any], given: dict[str, Any]
+) -> None:
+    """Such a task is made when it runs; a template, and what it is mapped over, are looked at then."""
+    with pytest.raises(ConfigError, match=r"is the relative path .*give the full path"):
+        kind.partial(task_id="task", **given)
+    rendered = kind.partial(task_id="rendered", output="{{ params.folder }}")
+    rendered.expand(settings_allowed=[["client.id"]])
+
+
 def test_a_rendered_path_is_looked_at_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the path of a certificate with the connection."""
     with InMemoryKafka() as kafka:

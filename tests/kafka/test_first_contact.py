@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.queries.topics import topic_names
 from tests.conftest import MakeTopic, Produce
 from tests.support.certificates import write_certificates
+from tests.support.forwarding import forwarded
 from tests.support.wire import set_quota
 
 _NOWHERE = "127.0.0.1:1,localhost:2"
@@ -59,35 +60,6 @@ def _failure(settings: object, **options: float) -> tuple[KafkaOrderedOpsError, 
     ):
         windows.list()
     return caught.value, time.monotonic() - began
-
-
-@contextmanager
-def _forwarded(port: int, bootstrap: str) -> Iterator[None]:
-    """Brings connections to a port to the broker."""
-    host, _, number = bootstrap.rpartition(":")
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while some := source.recv(65_536):
-                target.sendall(some)
-        for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    with ExitStack() as stack, socket.create_server(("127.0.0.1", port)) as server:
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    ours, _ = server.accept()
-                    theirs = socket.create_connection((host, int(number)))
-                    for one, other in ((ours, theirs), (theirs, ours)):
-                        stack.enter_context(closing(one))
-                        threading.Thread(target=pump, args=(one, other), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield
-        server.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -171,7 +143,7 @@ def test_a_listener_that_comes_up_is_waited_for_where_a_time_limit_is_given(boot
     """The limit is the caller's own: it is waited out."""
     port = free_port()
     with ExitStack() as stack:
-        late = threading.Timer(2.0, lambda: stack.enter_context(_forwarded(port, bootstrap)))
+        late = threading.Timer(2.0, lambda: stack.enter_context(forwarded(port, bootstrap)))
         late.start()
         with OrderedWindows(f"127.0.0.1:{port}", "first-contact", timeout_s=30) as windows:
             windows.list()
@@ -210,7 +182,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
 def test_what_has_been_read_of_an_address_is_its_last_state() -> None:
     """An address that takes a connection again does not refuse, and one answer of the cluster ends the matter."""
     reasons, brokers = FaultReasons(), "PLAINTEXT://never-asked,never-asked:9093, "
-    reasons.are_of(brokers)
+    reasons.are_of(brokers, {})
 
     def add(address: str, text: str) -> None:
         reasons.add(KafkaError(KafkaError._TRANSPORT, f"ssl://{address}/bootstrap: {text}"))
@@ -229,7 +201,7 @@ def test_what_has_been_read_of_an_address_is_its_last_state() -> None:
     add("never-asked:9093", refused)
     assert reasons.refused()
     other = FaultReasons()
-    other.are_of(brokers)
+    other.are_of(brokers, {})
     other.clear()
     assert reasons.refused() is None
 
@@ -322,6 +294,35 @@ def test_an_identity_provider_that_is_away_is_waited_for(bootstrap: str) -> None
     assert "no token from the identity provider" in str(error)
     assert "127.0.0.1:1" in str(error)
     assert "credentials" not in str(error)
+
+
+def test_an_identity_provider_that_fails_is_named_while_it_is_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client repeats its request for more than a minute before it reports anything; retriable."""
+    caplog.set_level("INFO")
+    with _answering((503, b"busy")) as provider:
+        error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=5)
+    assert isinstance(error, BrokerUnreachableError)
+    assert error.retriable
+    assert f"no token so far from http://{provider}/token" in str(error)
+    assert f"no token so far from http://{provider}/token" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_answer_of_an_identity_provider_that_fails_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where the call's limit allows it: with its status, its address, and its text once; retriable."""
+    caplog.set_level("INFO")
+    with _answering((503, b"busy")) as provider:
+        error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=120.0, lookup_timeout_s=110.0)
+    assert isinstance(error, BrokerUnreachableError)
+    assert error.retriable
+    assert f'Failed to retrieve OIDC token from "http://{provider}/token": busy (503)' in str(error)
+    assert "busy (503)" in caplog.text
 
 
 def test_an_identity_provider_that_refuses_is_named() -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from tests.support.airflow_scheduler import Scheduler
+
 #: It makes a database and starts a dozen processes, each of which imports Airflow.
 _START_TIMEOUT_S: Final = 420.0
 #: A run may wait for others, for a Spark and for the scheduler, on a busy machine.
@@ -63,12 +65,16 @@ class Airflow:
         url: where its API server is.
         log: what its processes have written.
         process: the one that has started the others.
+        scheduler: one of the others, which may be started again.
     """
 
-    def __init__(self, url: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, url: str, log: Path, process: subprocess.Popen[bytes], scheduler: Scheduler
+    ) -> None:
         self.url = url
         self._log = log
         self._process = process
+        self._scheduler = scheduler
         self._token = ""
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -274,6 +280,9 @@ class Airflow:
             return False
 
         self.until(healthy, lambda: f"Airflow to be healthy:\n{self.log_tail()}", _START_TIMEOUT_S)
+        self._scheduler.first_pid = next(
+            (one.pid for one in self._parts() if "scheduler" in one.command), None
+        )
         self._token = self.ask("GET", "/auth/token")["access_token"]
 
     def log_tail(self) -> str:
@@ -302,10 +311,17 @@ class Airflow:
         if dead := self._dead():
             time.sleep(_LOOK_S)
             # Whoever is still not buried is one of its four parts; it waits for none of them.
-            assert not dead & self._dead(), f"a part of Airflow has ended:\n{self.log_tail()}"
+            dead &= self._dead()
+        if self._scheduler.has_ended(dead):
+            assert self._scheduler.restart(), f"the scheduler has ended:\n{self.log_tail()}"
+        others = dead - {self._scheduler.first_pid}
+        assert not others, f"a part of Airflow has ended:\n{self.log_tail()}"
 
     def _dead(self) -> set[int]:
-        return {one.pid for one in _processes() if one.parent == self._process.pid and one.is_dead}
+        return {one.pid for one in self._parts() if one.is_dead}
+
+    def _parts(self) -> list[Process]:
+        return [one for one in _processes() if one.parent == self._process.pid]
 
     def _found(self, path: str) -> bool:
         try:
@@ -372,10 +388,12 @@ def standalone(home: Path, dags: Path, environment: Mapping[str, str]) -> Iterat
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        # The reason why a part has ended is in the log as soon as it has.
+        "PYTHONUNBUFFERED": "1",
         **environment,
     }
     log = home / "standalone.log"
-    with open(log, "wb") as out:
+    with open(log, "ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "airflow", "standalone"],
             stdin=subprocess.DEVNULL,
@@ -385,12 +403,14 @@ def standalone(home: Path, dags: Path, environment: Mapping[str, str]) -> Iterat
             cwd=home,
             start_new_session=True,
         )
-    airflow = Airflow(url, log, process)
+    scheduler = Scheduler(home, log, variables)
+    airflow = Airflow(url, log, process, scheduler)
     try:
         airflow.await_healthy()
         yield airflow
     finally:
-        _end(process)
+        for started in [process, *scheduler.restarted]:
+            _end(started)
 
 
 @dataclass(frozen=True)
@@ -413,6 +433,14 @@ class Process:
         # After the name, which may hold anything, in parentheses.
         state, parent, _, session = text.rpartition(")")[2].split()[:4]
         return cls(pid, int(parent), int(session), state == "Z")
+
+    @property
+    def command(self) -> str:
+        """Its arguments; empty when it is dead."""
+        try:
+            return Path(f"/proc/{self.pid}/cmdline").read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
 
 
 def worker_of(pid: int) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
+from kafka_ordered_ops.airflow.support.places import check_known_output
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.errors import ConfigError
@@ -47,6 +48,12 @@ class WindowFollower(NamedParameters, BaseOperator):
         super().__init__(**kwargs)
         self.window = window
         self.settings_allowed = tuple(settings_allowed)
+
+    @classmethod
+    def partial(cls, **given: Any) -> Any:
+        """Raise `ConfigError` for a relative path while the DAG is parsed: mapped tasks are made when they run."""
+        check_known_output(given.get("output"))
+        return super().partial(**given)
 
     def open_windows(self, context: Context) -> OrderedWindows:
         """Return the service for the window's group; raise `ConfigError` if `window` is not a planned window."""

@@ -12,7 +12,13 @@ from kafka_ordered_ops.airflow.compat import BaseOperator, mask
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.airflow.support.literals import check_native, is_literal
 from kafka_ordered_ops.airflow.support.masking import secrets_of
-from kafka_ordered_ops.airflow.support.places import Output, check_place, opened_place, text_of
+from kafka_ordered_ops.airflow.support.places import (
+    Output,
+    check_known_output,
+    check_place,
+    opened_place,
+    text_of,
+)
 from kafka_ordered_ops.core.arguments import path_text
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
@@ -157,6 +163,13 @@ class JobTask(BaseOperator):
         self._stop = Stop("Airflow")
         self._check_literals()
 
+    @classmethod
+    def partial(cls, **given: Any) -> Any:
+        """Raise `ConfigError` for a relative path while the DAG is parsed: mapped tasks are made when they run."""
+        check_known_output(given.get("output"))
+        _check_known_paths(given.get("application"), given.get("submit"))
+        return super().partial(**given)
+
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         """Render, and mask the secrets among the rendered settings of Spark, before Airflow stores and shows them."""
         super()._do_render_template_fields(parent, *args, **kwargs)
@@ -184,10 +197,7 @@ class JobTask(BaseOperator):
         check_engine(self.engine)
         for name in _LISTS:
             check_native(getattr(self, name), name)
-        if is_known(self.application):
-            check_full_path(self.application, what="application")
-        if self.application is not None and is_known(self.submit):
-            check_full_paths(submit_of(self.submit))
+        _check_known_paths(self.application, self.submit, is_known)
         given: object = self.op_kwargs
         if not isinstance(given, Mapping) and is_known(given):
             raise ConfigError(f"op_kwargs is a mapping, not a {type(given).__name__}")
@@ -287,3 +297,13 @@ class JobTask(BaseOperator):
         if self.batch_callable is not None:
             return BatchCall(self.batch_callable, keywords)
         return None
+
+
+def _check_known_paths(
+    application: Any, submit: Any, is_known: Callable[[Any], bool] = is_literal
+) -> None:
+    """Raise `ConfigError` for a relative path of an application, or among its options, as far as they are known."""
+    if is_known(application):
+        check_full_path(application, what="application")
+    if application is not None and is_known(submit):
+        check_full_paths(submit_of(submit))

@@ -140,6 +140,12 @@ def check_place(
     return None if place is None else place.root
 
 
+def check_known_output(output: Any) -> None:
+    """Raise `ConfigError` for the relative path of an output, if it is known."""
+    if is_literal(text := text_of(output)):
+        check_full_path(text, what="output")
+
+
 def _split(text: str) -> tuple[str, str | None, bool]:
     """Return an output without a connection, the connection in it, and whether an account is missing."""
     scheme, _, rest = text.partition("://")

@@ -72,8 +72,8 @@ class Teller:
     def failed(self, error: KafkaOrderedOpsError) -> None:
         """Report a failed check; the same kind of error is not repeated."""
         self._screen.answered()
-        if type(error) is not self._last_failure:
-            self._screen.say(f"no answer, checking again: {error}")
+        if type(error) is not self._last_failure or self._board is not None:
+            self._screen.note(f"no answer, checking again: {error}")
         self._last_failure = type(error)
 
 

@@ -29,8 +29,12 @@ _RATE_S: Final = 5.0
 #: Lines besides partitions: title, heads, rule, total, caption, and the blank ones around.
 _LINES_AROUND: Final = 8
 
+#: On a terminal of fewer characters, what other columns imply is left out: 80 are usual.
+_WIDE: Final = 110
+
 #: A line of the table has room for so much of a name.
 _NAME_LENGTH: Final = 40
+_NAME_LENGTH_NARROW: Final = 16
 
 _NOTHING: Final = "-"
 
@@ -54,7 +58,8 @@ class PartitionsBoard:
         rows = _rows(reader.state())
         rates, pace = self._rates(begun, rows, records)
         rows_max = max(self._board.lines - _LINES_AROUND, 1)
-        table = _table(rows, rates, rows_max, self._read_word)
+        is_wide = self._board.width >= _WIDE
+        table = _table(rows, rates, rows_max, self._read_word, is_wide=is_wide)
         title = f"{records:,} records written, {pace:,.0f}/s: {self._what}"
         # One line: what does not fit the terminal cannot be overwritten.
         table.title = Text(title, "italic", no_wrap=True, overflow="ellipsis")
@@ -84,39 +89,46 @@ def _table(
     rates: dict[TopicPartition, float],
     rows_max: int,
     read_word: str,
+    *,
+    is_wide: bool,
 ) -> Table:
     table = Table(
         title_justify="left",
-        caption=_caption(rows, rows_max),
+        caption=_caption(rows, rows_max, is_wide=is_wide),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1) if is_wide else (0, 1, 0, 0),
         show_footer=len(rows) > 1,
     )
     late = sum(row["late"] for row in rows)
-    counts = ("position", "end", "lag", "held", *(["late"] if late else []))
+    ends = ["end"] if is_wide else []
+    counts = ("position", *ends, "lag", "held", *(["late"] if late else []))
     table.add_column("partition", f"total of {len(rows):,}", no_wrap=True)
     for name in counts:
         # A sum of offsets of several logs says nothing.
         total = "" if name in ("position", "end") else f"{sum(row[name] for row in rows):,}"
-        table.add_column(name, total, justify="right")
-    table.add_column("offsets/s", f"{sum(rates.values()):,.0f}", justify="right")
-    table.add_column("last time", _time(_last(rows)))
-    table.add_column("state", f"{sum(row['live'] for row in rows):,} {read_word}")
+        table.add_column(name, total, justify="right", no_wrap=True)
+    if is_wide:
+        table.add_column("offsets/s", f"{sum(rates.values()):,.0f}", justify="right", no_wrap=True)
+    table.add_column("last time", _time(_last(rows), is_wide=is_wide), no_wrap=True)
+    table.add_column("state", f"{sum(row['live'] for row in rows):,} {read_word}", no_wrap=True)
     for row in _by_need(rows, rows_max)[:rows_max]:
         table.add_row(
-            _name(row),
+            _name(row, is_wide=is_wide),
             *(f"{row[name]:,}" for name in counts),
-            f"{rates[_tp(row)]:,.0f}",
-            _time(row["timestamp"]),
+            *([f"{rates[_tp(row)]:,.0f}"] if is_wide else []),
+            _time(row["timestamp"], is_wide=is_wide),
             _state(row, read_word),
         )
     return table
 
 
-def _caption(rows: Sequence[dict[str, Any]], rows_max: int) -> str | None:
+def _caption(rows: Sequence[dict[str, Any]], rows_max: int, *, is_wide: bool) -> str | None:
     held = sum(row["held"] for row in rows)
     lines = [
-        f"{held - row['held']:,} records wait for {_name(row)}" for row in rows if row["holds_back"]
+        f"{held - row['held']:,} records wait for {_name(row, is_wide=is_wide)}"
+        for row in rows
+        if row["holds_back"]
     ][:1]
     if (more := len(rows) - rows_max) > 0:
         lines.append(f"and {more:,} more partitions")
@@ -154,11 +166,14 @@ def _tp(row: dict[str, Any]) -> TopicPartition:
     return TopicPartition(row["topic"], row["partition"])
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: dict[str, Any], *, is_wide: bool) -> str:
     """Return the partition; a long name without its middle, so that the number stays."""
-    name, half = str(_tp(row)), _NAME_LENGTH // 2
-    return name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}"
+    length = _NAME_LENGTH if is_wide else _NAME_LENGTH_NARROW
+    name, half = str(_tp(row)), length // 2
+    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
 
 
-def _time(timestamp_ms: int | None) -> str:
-    return _NOTHING if timestamp_ms is None else time_text(timestamp_ms)
+def _time(timestamp_ms: int | None, *, is_wide: bool) -> str:
+    if timestamp_ms is None:
+        return _NOTHING
+    return time_text(timestamp_ms if is_wide else timestamp_ms // 1000 * 1000)

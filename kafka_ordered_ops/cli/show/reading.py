@@ -48,24 +48,25 @@ def watching(
             stack.enter_context(screen.noticed("reading"))
             yield _Table(screen, PartitionsBoard(board, what, follow=follow))
         elif follow:
-            stack.enter_context(screen.noticed("reading"))
-            yield _Nothing(screen)
+            stack.enter_context(screen.progress("reading"))
+            yield _Nothing(screen, stack)
         else:
             stack.enter_context(screen.progress("reading"))
             yield _Progress(screen, stack if shares_terminal else None)
 
 
 class _Nothing:
-    """Follows quietly."""
+    """Follows quietly, once the cluster has answered."""
 
     progress = None
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, screen: Screen, ended_by_answer: ExitStack) -> None:
+        self._screen, self._ended_by_answer = screen, ended_by_answer
 
     def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
         """Note that the cluster answers."""
         self._screen.answered()
+        self._ended_by_answer.close()
 
 
 class _Table:

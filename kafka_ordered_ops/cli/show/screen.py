@@ -51,6 +51,7 @@ class Screen:
         self._silence: Silence | None = None
         self._secrets: tuple[str, ...] = ()
         self._display: _Display | None = None
+        self._board: Board | None = None
         self._stdout = sys.stdout
         self._handler: logging.Handler | None = None
 
@@ -103,8 +104,11 @@ class Screen:
             return
         from kafka_ordered_ops.cli.show.terminal import board_on
 
-        with board_on(self._people) as board:
-            yield board
+        with board_on(self._people) as self._board:
+            try:
+                yield self._board
+            finally:
+                self._board = None
 
     @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
@@ -120,13 +124,22 @@ class Screen:
     @contextlib.contextmanager
     def noticed(self, doing: str) -> Iterator[None]:
         """Report the cause of the wait, if the block's first answer takes long."""
-        with noticed(self.say, self.brokers, doing) as self._silence:
+        with noticed(self.note, self.brokers, doing) as self._silence:
             yield
 
     def answered(self) -> None:
         """Note an answer of the cluster."""
         if self._silence is not None:
             self._silence.end()
+        self.note("")
+
+    def note(self, text: str) -> None:
+        """Show what is waited for, on a terminal until an empty text ends it, in a log for good."""
+        place = self._display or self._board
+        if place is not None:
+            place.note(in_line(self._masked(text)))
+        elif text:
+            self.say(text)
 
     def phase(self, name: str, unit: str = "offsets") -> None:
         """Begin a phase inside `progress`."""
@@ -218,6 +231,8 @@ class _Display(Protocol):
 
     def begin(self, phase: str, unit: str) -> None: ...
 
+    def note(self, text: str) -> None: ...
+
     def report(self, done: int, total: int, note: str) -> None: ...
 
 
@@ -238,6 +253,10 @@ class _Lines:
     def begin(self, phase: str, unit: str) -> None:
         self._phase, self._unit = phase, unit
         self._begun = self._last_s = time.monotonic()
+
+    def note(self, text: str) -> None:
+        if text:
+            self._screen.say(text)
 
     def report(self, done: int, total: int, note: str) -> None:
         now = time.monotonic()

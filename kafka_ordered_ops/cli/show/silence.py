@@ -37,24 +37,28 @@ class Silence:
         self._brokers = [one.strip() for one in brokers.split(",") if one.strip()]
         self._doing = doing
         self._over = threading.Event()
+        self._lock = threading.Lock()
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def end(self) -> None:
-        """End the reports, at the first sign of progress."""
-        self._over.set()
+        """End the reports, at the first sign of progress: none comes after it."""
+        with self._lock:
+            self._over.set()
 
     def _watch(self) -> None:
         if self._over.wait(_LOOK_S):
             return
         why = [_unreachable(one) for one in self._brokers[:_BROKERS_MAX]]
         where = ", ".join(self._brokers)
-        if all(why) and not self._over.is_set():
+        if all(why):
             # No broker answered: the line has the reason of the first one.
-            self._say(
-                f"{self._doing}: waiting for a broker at {where} ({why[0]}); press Ctrl-C to stop"
-            )
-        elif not self._over.wait(_NO_ANSWER_S - _LOOK_S):
-            self._say(f"{self._doing}: waiting for an answer from the brokers at {where}")
+            line = f"waiting for a broker at {where} ({why[0]}); press Ctrl-C to stop"
+        else:
+            self._over.wait(_NO_ANSWER_S - _LOOK_S)
+            line = f"waiting for an answer from the brokers at {where}"
+        with self._lock:
+            if not self._over.is_set():
+                self._say(f"{self._doing}: {line}")
 
 
 @contextmanager

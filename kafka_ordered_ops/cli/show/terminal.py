@@ -51,15 +51,33 @@ class Board:
 
     def __init__(self, display: Live) -> None:
         self._display = display
+        self._results: tuple[RenderableType, ...] = ()
+        self._note = ""
 
     @property
     def lines(self) -> int:
         """The number of lines that fit: longer content cannot be overwritten."""
-        return self._display.console.size.height - 1
+        return self._display.console.size.height - 1 - -(-len(self._note) // self.width)
+
+    @property
+    def width(self) -> int:
+        """The number of characters in a line."""
+        return self._display.console.size.width
 
     def show(self, *results: RenderableType) -> None:
         """Overwrite the board."""
-        self._display.update(Group(*results), refresh=True)
+        self._results = results
+        self._update()
+
+    def note(self, text: str) -> None:
+        """Show what is waited for below the rest, until the next note; an empty one ends it."""
+        if text != self._note:
+            self._note = text
+            self._update()
+
+    def _update(self) -> None:
+        note = [Text(self._note)] if self._note else []
+        self._display.update(Group(*self._results, *note), refresh=True)
 
 
 class _ResultConsole(SafeConsole):
@@ -77,7 +95,7 @@ class Bar:
     """A progress bar with rate and time left; without counts, it only moves."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        self._progress = _NotedProgress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
@@ -102,10 +120,26 @@ class Bar:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
 
+    def note(self, text: str) -> None:
+        """Show what is waited for below the bar, until the next note; an empty one ends it."""
+        self._progress.note = text
+
     def report(self, done: int, total: int, note: str) -> None:
         """Report the progress."""
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total, note=note)
+
+
+class _NotedProgress(Progress):
+    """A progress with a text below it."""
+
+    note = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bar, and the text if there is one."""
+        yield from super().get_renderables()
+        if self.note:
+            yield Text(self.note)
 
 
 class _PaceColumn(ProgressColumn):

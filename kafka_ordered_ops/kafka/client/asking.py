@@ -156,6 +156,7 @@ class Asker:
         #: ``host:port`` of the brokers that answers named: those given at first may be the ones that died.
         self._brokers: set[str] = set()
         self._home = Home()
+        self._has_answered = False
         self.admin: AdminClient = open_client(AdminClient, self._config, reasons)
 
     def close(self) -> None:
@@ -228,6 +229,7 @@ class Asker:
                 if deadline.is_over:
                     raise self._given_up(trouble, doing) from trouble.error
         self._reasons.clear()
+        self._has_answered = True
         return facts, unknown
 
     def listing(self, timeout_s: float) -> frozenset[str]:
@@ -248,11 +250,12 @@ class Asker:
                     raise translated from error
                 if reason := self._reasons.told():
                     waits_for(f"{doing} ({self._where}; {reason})")
-                if slice_s >= FIRST_SLICE_S:
+                if slice_s >= FIRST_SLICE_S and not self._awaits_token():
                     self._renew()
                 slice_s *= 2
             else:
                 self._reasons.clear()
+                self._has_answered = True
                 self.knows(found.brokers.values())
                 return frozenset(found.topics)
 
@@ -284,7 +287,8 @@ class Asker:
         if deadline.is_over:
             return False
         if trouble.code in _SILENT or rounds % _ROUNDS_EACH == 0:
-            self._renew()
+            if not self._awaits_token():
+                self._renew()
         elif trouble.code is None or trouble.code in LEADERSHIP_UNSETTLED:
             self._refresh(min(_REFRESH_S, deadline.left_s))
         return trouble.code in _SILENT
@@ -297,6 +301,10 @@ class Asker:
             self._renew()
         else:
             self.knows(found.brokers.values())
+
+    def _awaits_token(self) -> bool:
+        """Return whether the client may still wait for its token: a new one would begin to wait again."""
+        return not self._has_answered and self._reasons.no_token() is not None
 
     def _renew(self) -> None:
         """Continue with a new client, which also knows the brokers named in answers."""

@@ -43,12 +43,14 @@ from kafka_ordered_ops.kafka.client.reason_kinds import (
     AUTHORIZATION,
     HOPELESS,
     LINE_PREFIX,
+    NO_TOKEN,
     OF_CONNECTIONS,
     REFUSALS,
     ReasonKind,
     is_token,
     kind_of,
     says,
+    token_fault,
     with_protocol,
 )
 
@@ -69,7 +71,6 @@ THROTTLE_LEAST_S: Final = 1.0
 REASON_CHARACTERS_MAX: Final = 500
 
 _Client = TypeVar("_Client")
-
 
 _UNREACHABLE: Final = frozenset(
     {
@@ -175,8 +176,11 @@ class FaultReasons:
         self._keep(kind_of(error), with_protocol(self.scrub(error.str())))
 
     def add_line(self, line: str) -> None:
-        """Add a line of the client's log: some connections that the other side cuts are reported nowhere else."""
-        if "Disconnected" in line and "/bootstrap: " in line:
+        """Add a line of the client's log: only there are some cut connections, and an identity provider's address."""
+        if is_token(line):
+            text = self.scrub(token_fault(LINE_PREFIX.sub("", line)))
+            self._keep(kind_of(KafkaError(KafkaError._AUTHENTICATION, text)), text)
+        elif "Disconnected" in line and "/bootstrap: " in line:
             text = self.scrub(LINE_PREFIX.sub("", line))
             self._keep(kind_of(KafkaError(KafkaError._TRANSPORT, text)), text)
 
@@ -203,10 +207,16 @@ class FaultReasons:
             "(consumer_byte_rate, producer_byte_rate or request_percentage)"
         )
 
-    def are_of(self, brokers: str, protocol: str = "plaintext") -> None:
+    def are_of(self, brokers: str, config: Mapping[str, Any]) -> None:
         """Set the brokers, and how clients connect to them: what the reasons are about."""
         with self._lock:
-            self._first_contact.of(brokers, protocol)
+            self._first_contact.of(brokers, config)
+
+    def no_token(self) -> str | None:
+        """Return that a client may still wait for its token, which is when it reports nothing at all."""
+        with self._lock:
+            provider = None if self._last else self._first_contact.provider
+        return None if provider is None else NO_TOKEN.format(provider)
 
     def refused(self) -> str | None:
         """Return how each bootstrap address refuses; None unless all do, and none has answered this process."""
@@ -222,7 +232,7 @@ class FaultReasons:
         """Return why there is no answer so far, if a client has reported it."""
         if throttled := self.throttled():
             return f"the broker answers, but {throttled}"
-        reason = self.last(*OF_CONNECTIONS)
+        reason = self.last(*OF_CONNECTIONS) or self.no_token()
         return None if reason is None else f"no connection so far: {reason}"
 
     def clear(self) -> None:
@@ -271,8 +281,7 @@ def open_client(
     Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
     """
     _check_files(config)
-    protocol = str(config.get("security.protocol", "plaintext"))
-    reasons.are_of(str(_brokers_in(config)), protocol)
+    reasons.are_of(str(_brokers_in(config)), config)
     try:
         client: _Client = _referable(make)(
             {**config, "error_cb": reasons.add, "throttle_cb": reasons.add_throttle},
@@ -431,7 +440,7 @@ def _unreachable(
             "listener's, ssl.ca.location, that the broker's certificate names its host, and this client's own certificate",
             **facts,
         )
-    if token := reasons.last(ReasonKind.TOKEN):
+    if token := reasons.last(ReasonKind.TOKEN) or reasons.no_token():
         return BrokerUnreachableError(
             f"no token from the identity provider {context}: {token}. Check sasl.oauthbearer.token.endpoint.url, and that "
             "the provider answers",

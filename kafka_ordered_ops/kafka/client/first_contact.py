@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 #: How long a call without its own time limit waits for addresses that all refuse.
 REFUSED_S: Final = 7.0
@@ -31,13 +32,17 @@ class FirstContact:
     def __init__(self) -> None:
         self._connection = ("", "")
         self._addresses: frozenset[str] = frozenset()
+        self._provider: str | None = None
         self._refusals: dict[str, str] = {}
         self._refused_at = 0.0
 
-    def of(self, brokers: str, protocol: str) -> None:
-        """Set ``bootstrap.servers`` and ``security.protocol``. Clients that are made later also ask brokers that answers have named."""
+    def of(self, brokers: str, config: Mapping[str, Any]) -> None:
+        """Set the connection. Clients that are made later also ask brokers that answers have named."""
         if not self._addresses:
+            protocol = str(config.get("security.protocol", "plaintext"))
             self._connection = (brokers, protocol.lower())
+            if str(config.get("sasl.oauthbearer.method", "")).lower() == "oidc":
+                self._provider = config.get("sasl.oauthbearer.token.endpoint.url")
             given = (_SCHEME.sub("", one.strip()) for one in brokers.split(","))
             self._addresses = frozenset(
                 one if re.search(r":\d+$", one) else one + _DEFAULT_PORT for one in given if one
@@ -58,6 +63,11 @@ class FirstContact:
         """Note that a broker has answered."""
         _answered.add(self._connection)
         self._refusals.clear()
+
+    @property
+    def provider(self) -> str | None:
+        """The identity provider of a connection over which no broker has answered this process."""
+        return None if self._connection in _answered else self._provider
 
     def refused(self) -> str | None:
         """Return how each address refuses; None unless all do, and none has answered this process."""

@@ -7,6 +7,7 @@ import time
 from typing import Final, Protocol
 
 from kafka_ordered_ops.kafka.client.calls import DIGITS, client_said
+from kafka_ordered_ops.kafka.client.reason_kinds import is_token
 
 #: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
 LOG_REPEAT_S: Final = 60.0
@@ -36,7 +37,7 @@ class LineReasons(Protocol):
     """What the lines are passed on to."""
 
     def add_line(self, line: str) -> None:
-        """Add a line that is no error."""
+        """Add a line that may be a reason."""
 
     def scrub(self, text: str) -> str:
         """Return the text without secrets."""
@@ -57,7 +58,10 @@ class ClientLines:
             CLIENT_LOG.log(level, message, *args)
             self._reasons.add_line(message % args if args else message)
             return
-        text = self._reasons.scrub(message % args if args else message)
+        line = message % args if args else message
+        if is_token(line):
+            self._reasons.add_line(line)
+        text = self._reasons.scrub(line)
         CLIENT_LOG.debug("%s", text)
         client_said(text)
 

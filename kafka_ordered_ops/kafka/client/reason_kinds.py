@@ -14,6 +14,7 @@ _TELLING: Final = (
     "listener?",
     "Connect to ",
     "Failed to resolve",
+    "OIDC token from ",
     "verify failed",
     "not a Kafka broker",
 )
@@ -47,12 +48,17 @@ OF_CONNECTIONS: Final = (
     ReasonKind.TRANSPORT,
 )
 
-#: How the client begins an error of the identity provider, and what such a provider answers that has looked at the
-#: credentials (RFC 6749, 5.2). Without an answer, or with another one, it is away.
-_TOKEN: Final = "SASL OAUTHBEARER token"
+#: How the client begins an error of the identity provider, in the callback and in its log, and what such a provider
+#: answers that has looked at the credentials (RFC 6749, 5.2). Without an answer, or with another one, it is away.
+_TOKEN: Final = re.compile("SASL OAUTHBEARER token|OIDC token")
 _PROVIDER_REFUSES: Final = re.compile(
     r'"error"\s*:\s*"(invalid_|unauthorized_client|unsupported_grant|access_denied)'
 )
+#: The line has the provider's address and the HTTP status, and the bodies of all its answers as one text.
+_TOKEN_LINE: Final = re.compile(r"(.*OIDC token from .*?: )(.*)( \(-?\d+\))", re.DOTALL)
+_TOKEN_REQUESTS: Final = 5
+#: Of a client that has no token yet: it does not connect, and reports nothing.
+NO_TOKEN: Final = "no token so far from {}, whose 5xx answers the client reports only after 75 s; or no broker answers"
 #: What the first four bytes of an answer are, read as its length, where no broker listens.
 _OTHER_PROTOCOLS: Final = {
     b"HTTP": "an HTTP server answers there",
@@ -107,7 +113,19 @@ def kind_of(error: KafkaError) -> ReasonKind:
 
 def is_token(text: str | None) -> bool:
     """Return whether an error is about a token of an identity provider."""
-    return text is not None and _TOKEN in text
+    return text is not None and _TOKEN.search(text) is not None
+
+
+def token_fault(line: str) -> str:
+    """Return the client's line about a token, with a provider's answer once that it gave to every request."""
+    if (found := _TOKEN_LINE.fullmatch(line)) is None:
+        return line
+    begin, answer, status = found.groups()
+    for count in range(_TOKEN_REQUESTS, 1, -1):
+        one = answer[: len(answer) // count]
+        if one * count == answer:
+            return f"{begin}{one}{status}"
+    return line
 
 
 def with_protocol(text: str) -> str:
