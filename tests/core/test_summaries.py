@@ -16,6 +16,7 @@ from kafka_ordered_ops.cli.show.facts import record_facts, summary_facts
 from kafka_ordered_ops.cli.show.tables import windows_table
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, UnknownWindowError
+from kafka_ordered_ops.core.group import window_list
 from kafka_ordered_ops.core.group.group_state import PartReports, Pruned, WindowRecord
 from kafka_ordered_ops.core.group.ledger_messages import SUMMARY
 from kafka_ordered_ops.core.group.ledger_records import LedgerFold
@@ -217,11 +218,18 @@ def test_a_window_whose_header_is_wrong_is_in_its_place(
         max_size=200,
     ),
     records,
+    st.sampled_from([0, 2, 100]),
 )
 def test_pages_follow_the_changes(
-    changes: list[tuple[str, int | None, bool, bool]], record: WindowRecord
+    changes: list[tuple[str, int | None, bool, bool]], record: WindowRecord, sorted_in: int
 ) -> None:
     """Written, told, moved and removed windows, with looks in between: each page is that of a list sorted anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_list, "_CHANGES_SORTED_IN", sorted_in)
+        _follow(changes, record)
+
+
+def _follow(changes: list[tuple[str, int | None, bool, bool]], record: WindowRecord) -> None:
     listed, model = WindowList(), dict[str, int]()
     one = replace(WindowSummary.of(record), offsets=1)
     for name, cutoff_ms, is_told, is_looked_at in changes:
