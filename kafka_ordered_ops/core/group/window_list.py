@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Collection
 from typing import Final
 
@@ -23,35 +23,33 @@ class WindowList:
         self._told: dict[str, bytes | WindowSummary] = {}
         #: Windows without a usable header: their records must be read.
         self._untold: dict[str, None] = {}
-        #: The place of each window in the list, and all places in their order, as of the last look.
-        self._places: dict[str, tuple[int, str]] = {}
-        self._order: list[tuple[int, str]] = []
-        #: Windows that changed since, with the place they had.
+        #: The places of all windows in their order, as of the last look; None before the first.
+        self._order: list[tuple[int, str]] | None = None
+        #: Windows that changed since the last look, with the places they had.
         self._changed: dict[str, tuple[int, str] | None] = {}
 
     def __contains__(self, window_id: str) -> bool:
-        return window_id in self._places or window_id in self._untold
+        return window_id in self._told or window_id in self._untold
 
     def put(self, window_id: str, header: bytes | None) -> None:
         """Take in a window that was written, with the header of its summary."""
-        cutoff_ms = None if header is None else cutoff_in(header)
-        if header is None or cutoff_ms is None:
-            self.drop(window_id)
+        self.drop(window_id)
+        if header is None or cutoff_in(header) is None:
             self._untold[window_id] = None
         else:
-            self._tell(window_id, cutoff_ms, header)
+            self._told[window_id] = header
 
     def tell(self, summary: WindowSummary) -> None:
         """Take in the summary of a window whose record was read."""
-        self._tell(summary.window_id, summary.cutoff_ms, summary)
+        self.drop(summary.window_id)
+        self._told[summary.window_id] = summary
 
     def drop(self, window_id: str) -> None:
         """Take a window off the list."""
+        if self._order is not None:
+            self._changed.setdefault(window_id, self._place(window_id))
         self._untold.pop(window_id, None)
         self._told.pop(window_id, None)
-        place = self._places.pop(window_id, None)
-        if place is not None:
-            self._changed.setdefault(window_id, place)
 
     def untold(self) -> list[str]:
         """Return the ids of windows whose records must be read, in no order."""
@@ -62,7 +60,8 @@ class WindowList:
     ) -> list[WindowSummary] | None:
         """Return the last windows before one of the list; None if more are `untold` now: some headers were none."""
         order = self._sorted()
-        end = len(order) if before is None else bisect_left(order, self._places[before])
+        place = None if before is None else self._place(before)
+        end = len(order) if place is None else bisect_left(order, place)
         page: list[WindowSummary] = []
         known = len(self._untold)
         while end and len(page) != limit:
@@ -72,14 +71,6 @@ class WindowList:
                 page.append(summary)
         page.reverse()
         return page if len(self._untold) == known else None
-
-    def _tell(self, window_id: str, cutoff_ms: int, told: bytes | WindowSummary) -> None:
-        self._untold.pop(window_id, None)
-        self._told[window_id] = told
-        place, before = (cutoff_ms, window_id), self._places.get(window_id)
-        if place != before:
-            self._places[window_id] = place
-            self._changed.setdefault(window_id, before)
 
     def _summary(self, window_id: str) -> WindowSummary | None:
         told = self._told[window_id]
@@ -92,14 +83,22 @@ class WindowList:
             self._told[window_id] = summary
         return summary
 
+    def _place(self, window_id: str) -> tuple[int, str] | None:
+        told = self._told.get(window_id)
+        if told is None:
+            return None
+        cutoff_ms = told.cutoff_ms if isinstance(told, WindowSummary) else cutoff_in(told)
+        return None if cutoff_ms is None else (cutoff_ms, window_id)
+
     def _sorted(self) -> list[tuple[int, str]]:
-        if len(self._changed) > _CHANGES_SORTED_IN:
-            self._order = sorted(self._places.values())
+        if self._order is None or len(self._changed) > _CHANGES_SORTED_IN:
+            places = (self._place(window_id) for window_id in self._told)
+            self._order = sorted(place for place in places if place is not None)
         else:
             for window_id, before in self._changed.items():
                 if before is not None:
                     del self._order[bisect_left(self._order, before)]
-                if (place := self._places.get(window_id)) is not None:
-                    self._order.insert(bisect_left(self._order, place), place)
+                if (place := self._place(window_id)) is not None:
+                    insort(self._order, place)
         self._changed.clear()
         return self._order
