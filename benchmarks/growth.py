@@ -39,6 +39,7 @@ _START_MS: Final = time_ms(DAY_START, what="day")
 #: What is short is done so often.
 _TIMES: Final = 5
 _OLD_WINDOWS: Final = 10
+_PAGE_WINDOWS: Final = 20
 _WINDOWS_EACH: Final = 4
 _RECORDS_EACH: Final = 4
 
@@ -101,7 +102,13 @@ def _windows_of_a_group(place: Place, size: int) -> Figures:
     _fill(place, ledger, ledger, topic, size)
     with _windows(place, ledger, ledger) as windows:
         hours = _hours(topic, 1 + _TIMES)
-        return {**_opened(place, ledger, ledger), **_planned_and_committed(windows, hours)}
+        windows.state()
+        _, page_s = _cpu_of(lambda: windows.summaries(limit=_PAGE_WINDOWS))
+        return {
+            **_opened(place, ledger, ledger),
+            "first page of the list, CPU ms": 1e3 * page_s,
+            **_planned_and_committed(windows, hours),
+        }
 
 
 def _groups_of_a_ledger(place: Place, size: int) -> Figures:

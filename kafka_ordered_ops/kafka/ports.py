@@ -244,8 +244,10 @@ class LedgerDoor(_Door, Protocol):
         `processed` are windows whose processed offsets are wanted.
         """
 
-    def summaries(self, group_id: str) -> Summaries:
-        """Return all windows of the group as a list shows them."""
+    def summaries(
+        self, group_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> Summaries:
+        """Return windows of the group as a list shows them: all, or the last `limit`; those before a window, if given."""
 
     def update(
         self,

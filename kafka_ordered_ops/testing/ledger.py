@@ -132,14 +132,18 @@ class MemoryLedger:
 
         return self._looked_at(group_id, look, time.monotonic() + self._timeout_s)
 
-    def summaries(self, group_id: str) -> Summaries:
-        """Return all windows of the group as a list shows them."""
+    def summaries(
+        self, group_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> Summaries:
+        """Return windows of the group as a list shows them: all, or the last `limit`; those before a window, if given."""
         if not self._open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
-        return self._looked_at(
-            group_id, lambda fold, certain: fold.summaries(certain=certain), deadline
-        )
+
+        def look(fold: LedgerFold, certain: bool) -> Summaries:
+            return fold.summaries(limit=limit, before=before, certain=certain)
+
+        return self._looked_at(group_id, look, deadline)
 
     def update(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,10 +16,12 @@ from kafka_ordered_ops.cli.show.facts import record_facts, summary_facts
 from kafka_ordered_ops.cli.show.tables import windows_table
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, UnknownWindowError
+from kafka_ordered_ops.core.group import window_list
 from kafka_ordered_ops.core.group.group_state import PartReports, Pruned, WindowRecord
 from kafka_ordered_ops.core.group.ledger_messages import SUMMARY
 from kafka_ordered_ops.core.group.ledger_records import LedgerFold
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
+from kafka_ordered_ops.core.group.window_list import WindowList
 from kafka_ordered_ops.core.types import INT64_MAX, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
@@ -174,12 +177,101 @@ def test_a_page_reads_only_what_has_changed(
     assert set(read) == {plan.window_id}
 
 
+def test_a_page_parses_what_it_shows(
+    windows: OrderedWindows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group with many windows, a new process parses the summaries of the page and no others."""
+    read: list[str] = []
+    parse = WindowSummary.from_text
+
+    def counting(window_id: str, text: bytes) -> WindowSummary | None:
+        read.append(window_id)
+        return parse(window_id, text)
+
+    monkeypatch.setattr(WindowSummary, "from_text", counting)
+    with OrderedWindows(windows.settings, "g") as cold:
+        assert [one.window_id for one in cold.summaries(limit=2).windows] == ["d", "e"]
+        assert read == ["e", "d"]
+        assert [one.window_id for one in cold.summaries(limit=1, before="b").windows] == ["a"]
+        assert read == ["e", "d", "a"]
+
+
+@given(records, st.sampled_from([b"[1,7,", b"[1,7", b"[1,7,]", b"{}", b"[1,-7,null]", b"[1,1e3,"]))
+def test_a_window_whose_header_is_wrong_is_in_its_place(
+    record: WindowRecord, header: bytes
+) -> None:
+    """Its record is read, whether the header is wrong at its beginning or later."""
+    listed, told = WindowList(), WindowSummary.of(record)
+    listed.put("first", _header(replace(told, window_id="first", cutoff_ms=0, offsets=1)))
+    listed.put(told.window_id, header)
+    while (page := listed.page(None, None, without=())) is None or listed.untold():
+        assert listed.untold() == [told.window_id]
+        listed.tell(told)
+    assert [one.cutoff_ms for one in page] == sorted([0, told.cutoff_ms])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcdefgh"), st.none() | st.integers(0, 5), st.booleans(), st.booleans()
+        ),
+        max_size=200,
+    ),
+    records,
+    st.sampled_from([0, 2, 100]),
+)
+def test_pages_follow_the_changes(
+    changes: list[tuple[str, int | None, bool, bool]], record: WindowRecord, sorted_in: int
+) -> None:
+    """Written, told, moved and removed windows, with looks in between: each page is that of a list sorted anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_list, "_CHANGES_SORTED_IN", sorted_in)
+        _follow(changes, record)
+
+
+def _follow(changes: list[tuple[str, int | None, bool, bool]], record: WindowRecord) -> None:
+    listed, model = WindowList(), dict[str, int]()
+    one = replace(WindowSummary.of(record), offsets=1)
+    for name, cutoff_ms, is_told, is_looked_at in changes:
+        if cutoff_ms is None:
+            listed.drop(name)
+            model.pop(name, None)
+        else:
+            summary = replace(one, window_id=name, cutoff_ms=cutoff_ms)
+            listed.put(name, None if is_told else _header(summary))
+            if is_told:
+                assert listed.untold() == [name]
+                listed.tell(summary)
+            model[name] = cutoff_ms
+        if is_looked_at:
+            _check_pages(listed, model)
+    _check_pages(listed, model)
+
+
+def _check_pages(listed: WindowList, model: dict[str, int]) -> None:
+    expected = sorted((cutoff_ms, name) for name, cutoff_ms in model.items())
+    assert _places(listed.page(None, None, without=())) == expected
+    for at, (_, name) in enumerate(expected):
+        assert _places(listed.page(2, name, without=())) == expected[max(at - 2, 0) : at]
+        rest = [place for place in expected if place[1] != name]
+        assert _places(listed.page(3, None, without=[name])) == rest[-3:]
+
+
+def _places(page: list[WindowSummary] | None) -> list[tuple[int, str]]:
+    assert page is not None
+    return [(one.cutoff_ms, one.window_id) for one in page]
+
+
+def _header(summary: WindowSummary) -> bytes:
+    text = summary.to_text()
+    assert text is not None
+    return text.encode()
+
+
 def test_the_command_lines_list_names_what_cannot_be_read(windows: OrderedWindows) -> None:
     """A row for each window that can be read, with its line as JSON has it, and one for each that cannot."""
-    found = Summaries.made(
-        windows.summaries().windows, {"a": LedgerCorruptError("?"), "z": LedgerCorruptError("?")}
-    )
-    assert [one.window_id for one in found.windows] == ["b", "c", "d", "e"]
+    readable = windows.summaries().windows[1:]
+    found = Summaries(readable, {"a": LedgerCorruptError("?"), "z": LedgerCorruptError("?")})
     table = windows_table("g", found, now_ms=0)
     assert [list(column.cells) for column in table.columns][:2] == [
         ["b", "c", "d", "e", "a", "z"],

@@ -90,9 +90,10 @@ def list_windows(
     from kafka_ordered_ops.core.group.checks import unpublished_text
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        found = windows.summaries()
-    kept = found.left() if only_open else found.windows
-    found = replace(found, windows=tuple(kept if limit is None else kept[-limit:]))
+        found = windows.summaries(limit=None if only_open else limit)
+    if only_open:
+        left = found.left()
+        found = replace(found, windows=left if limit is None else left[-limit:])
     now_ms = _now_ms()
     if screen.as_json:
         facts = [

@@ -9,13 +9,12 @@ generation exist; a transaction guarantees it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerCorruptError
+from kafka_ordered_ops.core.group.checks import unknown_window
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     Forgotten,
@@ -27,9 +26,7 @@ from kafka_ordered_ops.core.group.ledger_damage import (
     check_state,
     check_window,
     count_of,
-    damage_error,
     partition_of,
-    place_in_record,
     version_error,
 )
 from kafka_ordered_ops.core.group.ledger_messages import (
@@ -45,15 +42,15 @@ from kafka_ordered_ops.core.group.ledger_messages import (
 from kafka_ordered_ops.core.group.ledger_messages import LedgerMessage as LedgerMessage
 from kafka_ordered_ops.core.group.ledger_messages import RecordName as RecordName
 from kafka_ordered_ops.core.group.ledger_messages import record_key as record_key
+from kafka_ordered_ops.core.group.ledger_parts import HELD_BYTES_MAX as HELD_BYTES_MAX
+from kafka_ordered_ops.core.group.ledger_parts import Fetch, StoredParts
+from kafka_ordered_ops.core.group.ledger_parts import StaleFoldError as StaleFoldError
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
+from kafka_ordered_ops.core.group.window_list import WindowList
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import TopicPartition
-
-#: Values of windows that a process keeps: the open windows of most groups, and some thousand old ones of an
-#: hourly job. Twice the largest plan, so that a window just written need not be fetched to be read.
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 
 #: What each kind of record is, and parsed by.
 _KINDS: Final[Mapping[str, Any]] = {
@@ -70,32 +67,8 @@ _WINDOWS_AT_ONCE: Final = 1_000
 #: As a client hands them out.
 Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
 
-
-class _Chunk(NamedTuple):
-    generation: int
-    parts: int
-    #: Its place in the ledger.
-    offset: int
-    #: None: let go, and fetched again when it is needed.
-    value: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Damaged:
-    """An invalid part, and its place."""
-
-    offset: int
-
-
-#: Values by offset, of rising offsets of the ledger's partition; those that are gone from the log are left out.
-Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
-
 #: Whether a window belongs in a view of all of them.
 Keep = Callable[[WindowRecord], bool]
-
-
-class StaleFoldError(Exception):
-    """The fold may hold records that are gone from the log: fold the log again from its start."""
 
 
 class LedgerFold:
@@ -103,9 +76,7 @@ class LedgerFold:
 
     Compaction removes no newest record except tombstones: a process that was idle meanwhile never reads that a window
     was forgotten. The state therefore has the number of forgotten windows, and a disagreement counts only after the
-    log was folded again (`view`). A group has few open windows and may have a hundred thousand old ones: where values
-    can be
-    fetched again, those of windows are held up to `held_bytes_max`, and of the oldest only their places.
+    log was folded again (`view`).
     """
 
     def __init__(
@@ -118,20 +89,14 @@ class LedgerFold:
     ) -> None:
         self.where = where
         self.group_id = group_id
-        self._fetch = fetch
-        self._held_bytes_max = held_bytes_max
         self._key_prefix = strict_json.dumps([group_id])[:-1].encode() + b","
-        self._parts: dict[RecordName, dict[int, _Chunk | _Damaged]] = {}
+        self._parts = StoredParts(where, group_id, fetch, held_bytes_max)
+        #: Its windows, for lists.
+        self._list = WindowList()
         self._times: dict[RecordName, None] = {}
         #: The parsed records that every view needs; and the windows of the last one.
         self._parsed: dict[RecordName, Any] = {}
         self._looked_at: dict[RecordName, WindowRecord] = {}
-        # The parts of windows whose values are held, the oldest first. Some are overwritten since.
-        self._held: deque[tuple[RecordName, int, _Chunk]] = deque()
-        self._held_bytes = 0
-        #: Headers of windows, as they were last written, parsed when a list is made; and the list, until a record changes.
-        self._summaries: dict[RecordName, bytes | WindowSummary] = {}
-        self._listed: Summaries | None = None
         #: The number of forgotten windows: by the state, and by this fold. None: it has just begun.
         self._forgotten_told = 0
         self._forgotten_known: int | None = None
@@ -223,33 +188,35 @@ class LedgerFold:
             ),
         )
 
-    def summaries(self, *, certain: bool = True) -> Summaries:
-        """Return the summaries of all windows, without their plans; raise the errors of `view`."""
+    def summaries(
+        self, *, limit: int | None = None, before: str | None = None, certain: bool = True
+    ) -> Summaries:
+        """Return the summaries of windows, without their plans; raise the errors of `view`.
+
+        Of all of them, or of the last `limit`; of those before a window, if one is given.
+
+        Raises:
+            UnknownWindowError: the window `before` does not exist, or cannot be read.
+        """
         # Open windows are few, and an error in one of them matters.
         view = self.view(certain=certain)
-        if self._listed is not None and not view.unreadable:
-            return self._listed
         unreadable = dict(view.unreadable)
-        found: list[WindowSummary] = []
-        untold: list[RecordName] = []
-        for name in self._parts:
-            if name.kind == "window":
-                summary = self._summaries.get(name)
-                if isinstance(summary, bytes):
-                    summary = WindowSummary.from_text(name.name, summary)
-                if summary is None:
-                    untold.append(name)
-                else:
-                    self._summaries[name] = summary
-                    found.append(summary)
-        for at in range(0, len(untold), _WINDOWS_AT_ONCE):
-            records = self._windows(untold[at : at + _WINDOWS_AT_ONCE], unreadable)
-            found += [WindowSummary.of(record) for record in records.values()]
+        windows: list[WindowSummary] | None = None
+        while windows is None:
+            self._tell_list(unreadable)
+            if before is not None and (before not in self._list or before in unreadable):
+                raise unknown_window(self.group_id, before)
+            windows = self._list.page(limit, before, without=unreadable)
         self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
-        made = Summaries.made(found, unreadable, view.state.unpublished if view.state else ())
-        # An error may be another one when the record is read again.
-        self._listed = None if unreadable else made
-        return made
+        unpublished = frozenset(view.state.unpublished if view.state else ())
+        return Summaries(tuple(windows), dict(sorted(unreadable.items())), unpublished)
+
+    def _tell_list(self, unreadable: dict[str, LedgerCorruptError]) -> None:
+        """Read the windows whose summaries are not beside their records; those that cannot be read are in `unreadable`."""
+        names = [RecordName("window", one) for one in self._list.untold()]
+        for at in range(0, len(names), _WINDOWS_AT_ONCE):
+            for record in self._windows(names[at : at + _WINDOWS_AT_ONCE], unreadable).values():
+                self._list.tell(WindowSummary.of(record))
 
     def newly_dropped(self) -> list[LedgerCorruptError]:
         """Return the errors of records that were left out since the last call."""
@@ -278,7 +245,7 @@ class LedgerFold:
     def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
         """Yield the other windows, as stored in the log."""
         others = [name for name in self._parts if name.kind == "window" and name not in known]
-        others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
+        others.sort(key=self._parts.first_offset)
         for at in range(0, len(others), _WINDOWS_AT_ONCE):
             yield others[at : at + _WINDOWS_AT_ONCE]
 
@@ -357,14 +324,11 @@ class LedgerFold:
 
     def record_at(self, offset: int) -> RecordName | None:
         """Return the record that has a part at this offset of the ledger; None where there is none, or no longer."""
-        for name, parts in self._parts.items():
-            if any(part.offset == offset for part in parts.values()):
-                return name
-        return None
+        return self._parts.record_at(offset)
 
     def numbers_of(self, record: RecordName) -> list[int]:
         """Return the numbers of the parts that a record has now; none where there is no such record."""
-        return sorted(self._parts.get(record, ()))
+        return self._parts.numbers(record)
 
     def knows_windows(self) -> bool:
         """Return whether the group has records of windows."""
@@ -372,7 +336,7 @@ class LedgerFold:
 
     def check(self, record: RecordName) -> None:
         """Raise `LedgerCorruptError` or `LedgerVersionError` for a record that cannot be read."""
-        self._valid(record, self._fetched([record]))
+        self._valid(record, self._parts.fetched([record]))
 
     def _whole(
         self, record: RecordName, content: Mapping[str, Any], headers: Mapping[str, str]
@@ -385,7 +349,7 @@ class LedgerFold:
         yield from self._tombstones(record, count)
 
     def _tombstones(self, record: RecordName, from_part: int) -> Iterator[LedgerMessage]:
-        for number in self._parts.get(record, {}):
+        for number in self._parts.numbers(record):
             if number >= from_part:
                 yield record_key(self.group_id, record, number), None, {}
 
@@ -397,55 +361,35 @@ class LedgerFold:
         value: bytes | str | None,
         headers: Headers,
     ) -> None:
-        self._listed = None
         self._parsed.pop(record, None)
         self._left_out.discard(record)
         self._looked_at.pop(record, None)
         self._confirmed.discard(record)
-        if number == 0:
-            self._summaries.pop(record, None)
         if value is None:
             if self._forgotten_known is not None and FORGOTTEN in dict(headers):
                 self._forgotten_known += 1
-            parts = self._parts.get(record, {})
-            parts.pop(number, None)
-            if not parts:
-                self._parts.pop(record, None)
+            self._parts.drop(record, number)
+            if record not in self._parts:
                 self._times.pop(record, None)
+            self._list_window(record, number, None)
             return
         data = value.encode() if isinstance(value, str) else value
         found = dict(headers)
-        part: _Chunk | _Damaged
-        try:
-            part = _Chunk(*place_in_record(found), offset, data)
-        except JsonError:
-            # Reported when it is needed: a later valid write fixes the record.
-            part = _Damaged(offset)
-        self._parts.setdefault(record, {})[number] = part
+        is_valid = self._parts.put(record, number, offset, data, found)
         if record == STATE and number == 0:
             self._forgotten_told = count_of(found.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
-        elif record.kind in ("window", "processed", "forgotten") and isinstance(part, _Chunk):
-            if number == 0 and (summary := found.get(SUMMARY)) is not None:
-                self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
-            self._hold(record, number, part, len(data))
+        self._list_window(record, number, found.get(SUMMARY) if is_valid else None)
 
-    def _hold(self, record: RecordName, number: int, part: _Chunk, size: int) -> None:
-        """Hold a value of a window for now, and let the oldest go when they become too many."""
-        if self._fetch is None:
+    def _list_window(self, record: RecordName, number: int, header: str | bytes | None) -> None:
+        """Keep the list of windows after a part of a record was folded; its first part has the summary."""
+        if record.kind != "window":
             return
-        self._held.append((record, number, part))
-        self._held_bytes += size
-        while self._held_bytes > self._held_bytes_max:
-            oldest, number, part = self._held.popleft()
-            self._held_bytes -= len(part.value or b"")
-            self._let_go(oldest, number, part)
-
-    def _let_go(self, record: RecordName, number: int, part: _Chunk) -> None:
-        parts = self._parts.get(record, {})
-        if parts.get(number) is part:
-            parts[number] = _Chunk(part.generation, part.parts, part.offset, None)
+        if record not in self._parts:
+            self._list.drop(record.name)
+        elif number == 0 or record.name not in self._list:
+            self._list.put(record.name, header.encode() if isinstance(header, str) else header)
 
     def _windows(
         self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
@@ -455,7 +399,7 @@ class LedgerFold:
         Unreadable windows are in `unreadable`.
         """
         unknown = [name for name in names if name in self._parts and name not in self._looked_at]
-        values = self._fetched(unknown)
+        values = self._parts.fetched(unknown)
         windows: dict[RecordName, WindowRecord] = {}
         for name in names:
             if name in self._looked_at:
@@ -470,25 +414,13 @@ class LedgerFold:
     def _parse_all(self, names: Iterable[RecordName]) -> dict[RecordName, Any]:
         """Return those of the records that there are, each parsed once after every writing."""
         there = [name for name in names if name in self._parts]
-        values = self._fetched([name for name in there if name not in self._parsed])
+        values = self._parts.fetched([name for name in there if name not in self._parsed])
         for name in there:
             if name in self._parsed:
                 continue
             self._parsed[name] = self._valid(name, values)
-            for number, part in list(self._parts[name].items()):
-                if self._fetch is not None and isinstance(part, _Chunk):
-                    self._let_go(name, number, part)
+            self._parts.let_go(name)
         return {name: self._parsed[name] for name in there}
-
-    def _fetched(self, names: Iterable[RecordName]) -> Mapping[int, bytes]:
-        """Return the values of records that were let go, by offset."""
-        absent = sorted(
-            part.offset
-            for name in names
-            for part in self._parts[name].values()
-            if isinstance(part, _Chunk) and part.value is None
-        )
-        return self._fetch(absent) if absent and self._fetch is not None else {}
 
     def _valid(self, record: RecordName, values: Mapping[int, bytes]) -> Any:
         """Return a record that belongs under its name; `values` has the parts that were let go."""
@@ -501,41 +433,17 @@ class LedgerFold:
             elif record.kind == "window":
                 check_window(found, self.group_id, record.name)
         except JsonError as error:
-            raise self._corrupt(record, error) from error
+            raise self._parts.corrupt(record, error) from error
         return found
 
     def _parse(self, record: RecordName, values: Mapping[int, bytes]) -> Any:
-        """Return a record from its parts; `values` has those that were let go."""
-        parts = self._parts[record]
-        damaged = [part for part in parts.values() if isinstance(part, _Damaged)]
-        if damaged:
-            raise self._corrupt(record, f"offset {damaged[0].offset} lacks the headers of a part")
-        whole = {number: part for number, part in parts.items() if isinstance(part, _Chunk)}
-        newest = max(part.generation for part in whole.values())
-        current = {number: part for number, part in whole.items() if part.generation == newest}
-        wanted = next(iter(current.values())).parts
-        # Counted before it is compared: the number comes from the log, and may be any.
-        if len(current) != wanted or set(current) != set(range(wanted)):
-            raise self._corrupt(record, f"{len(current)} of {wanted} parts are there")
-        pieces = []
-        for part in (current[number] for number in range(wanted)):
-            piece = values.get(part.offset) if part.value is None else part.value
-            if piece is None:
-                raise StaleFoldError(f"{record} is gone from offset {part.offset}")
-            pieces.append(piece)
-        data = b"".join(pieces)
+        data = self._parts.text(record, values)
         try:
             content = strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX)
             return _KINDS[record.kind].from_json(Fields(content, record.kind))
         except JsonVersionError as error:
             raise version_error(
-                self.where, self.group_id, record, self._newest(record), str(error)
+                self.where, self.group_id, record, self._parts.newest_offset(record), str(error)
             ) from error
         except UNREADABLE as error:
-            raise self._corrupt(record, error) from error
-
-    def _corrupt(self, record: RecordName, why: object) -> LedgerCorruptError:
-        return damage_error(self.where, self.group_id, record, self._newest(record), str(why))
-
-    def _newest(self, record: RecordName) -> int:
-        return max(part.offset for part in self._parts[record].values())
+            raise self._parts.corrupt(record, error) from error

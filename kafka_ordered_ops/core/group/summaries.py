@@ -6,7 +6,8 @@ of a window therefore has a header with its summary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,10 +39,10 @@ class WindowSummary:
     """One line of a list of windows."""
 
     window_id: str
+    cutoff_ms: int
     status: WindowStatus
     content: PlanContent
     since_ms: int | None
-    cutoff_ms: int
     sweep: bool
     #: Taken offsets: an upper bound for records.
     offsets: int
@@ -84,10 +85,10 @@ class WindowSummary:
         text = strict_json.dumps(
             [
                 _VERSION,
+                self.cutoff_ms,
                 self.status.value,
                 self.content.value,
                 self.since_ms,
-                self.cutoff_ms,
                 self.sweep,
                 self.offsets,
                 self.records,
@@ -141,6 +142,16 @@ class WindowSummary:
 _NAMES: Final = ("version", *WindowSummary.__slots__[1:])
 
 
+#: What a header begins with: the version and the cutoff, of at most 19 digits.
+_BEGIN: Final = re.compile(rb"\[%d,(-?[0-9]{1,19})," % _VERSION)
+
+
+def cutoff_in(header: bytes) -> int | None:
+    """Return the cutoff in the result of `to_text`, without parsing the rest; None if it does not begin like one."""
+    found = _BEGIN.match(header)
+    return None if found is None else int(found[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Summaries:
     """The windows of a group, sorted by cutoff and id, and the windows that cannot be read."""
@@ -156,18 +167,6 @@ class Summaries:
         return tuple(
             one for one in self.windows if one.status.is_open or one.window_id in self.unpublished
         )
-
-    @classmethod
-    def made(
-        cls,
-        windows: Iterable[WindowSummary],
-        unreadable: Mapping[str, LedgerCorruptError],
-        unpublished: Iterable[str] = (),
-    ) -> Summaries:
-        """Sort summaries; unreadable windows are listed separately."""
-        readable = [one for one in windows if one.window_id not in unreadable]
-        ordered = sorted(readable, key=lambda one: (one.cutoff_ms, one.window_id))
-        return cls(tuple(ordered), dict(sorted(unreadable.items())), frozenset(unpublished))
 
 
 def _counted(result: Any) -> int | None:

@@ -178,13 +178,22 @@ class Ledger:
 
         return self._looked_at(self._logs[group_id], look, deadline)
 
-    def summaries(self, group_id: str) -> Summaries:
-        """Return all windows of the group as a list shows them; their plans are not read where that can be helped."""
+    def summaries(
+        self, group_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> Summaries:
+        """Return windows of the group as a list shows them; their plans are not read where that can be helped.
+
+        All of them, or the last `limit`; those before a window, if one is given.
+        """
         if not self._topic.open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
         log = self._read(group_id, deadline)
-        return self._looked_at(log, lambda fold, certain: fold.summaries(certain=certain), deadline)
+
+        def look(fold: LedgerLog, certain: bool) -> Summaries:
+            return fold.summaries(limit=limit, before=before, certain=certain)
+
+        return self._looked_at(log, look, deadline)
 
     def update(
         self,

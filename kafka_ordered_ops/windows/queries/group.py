@@ -5,12 +5,11 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from kafka_ordered_ops.core.arguments import as_names, as_span, check_count, check_function, shown
 from kafka_ordered_ops.core.errors import ConfigError, LedgerUnavailableError
-from kafka_ordered_ops.core.group.checks import known_window, unknown_window
+from kafka_ordered_ops.core.group.checks import known_window
 from kafka_ordered_ops.core.group.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.group.summaries import Summaries
@@ -129,14 +128,7 @@ class GroupQueries(Gated):
         """
         if limit is not None:
             check_count(limit, what="limit", least=1, greatest=INT64_MAX)
-        found = self._ledger.summaries(self.group_id)
-        windows = found.windows
-        if before is not None:
-            names = [one.window_id for one in windows]
-            if before not in names:
-                raise unknown_window(self.group_id, before)
-            windows = windows[: names.index(before)]
-        return replace(found, windows=windows if limit is None else windows[-limit:])
+        return self._ledger.summaries(self.group_id, limit=limit, before=before)
 
     def existing_ledger_id(self) -> str:
         """Return what tells this ledger from any other one, as ``cluster id/topic id``.
