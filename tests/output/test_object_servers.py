@@ -26,10 +26,11 @@ from tests.support.objects_support import (
     staged_rows,
 )
 
-#: Those that have to be built or installed are for the long run.
+#: Those that have to be built or installed are for the long run, and the first test waits for that.
+_INSTALLED = (pytest.mark.long, pytest.mark.timeout(2_400))
 _KINDS = [
     pytest.param("moto", marks=pytest.mark.slow),
-    *(pytest.param(name, marks=pytest.mark.long) for name in SERVERS if name != "moto"),
+    *(pytest.param(name, marks=_INSTALLED) for name in SERVERS if name != "moto"),
 ]
 
 
@@ -58,6 +59,7 @@ def test_the_store_is_good_for_publishing(server: Server) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2_400)
 def test_a_store_that_honours_conditions_only_in_sequence_is_refused() -> None:
     """S3Mock lets in several writers of a race, and a single one now and then."""
     with s3mock() as server:
