@@ -26,10 +26,8 @@ def required(schema: StructType) -> dict[str, str]:
         name = quoted(field.name)
         rules |= dict(_of_field(field, name, field.name, 0))
         if limit := _LIMITED.fullmatch(str(field.metadata.get(_CHAR, ""))):
-            # Blanks at the end are cut.
-            rules[f"{field.name} {limit[0]}"] = (
-                f"{name} IS NULL OR length(rtrim({name})) <= {limit[1]}"
-            )
+            # Delta counts blanks at the end, too.
+            rules[f"{field.name} {limit[0]}"] = f"{name} IS NULL OR length({name}) <= {limit[1]}"
     return rules
 
 
