@@ -24,7 +24,7 @@ from kafka_ordered_ops.output.objects.store import (
 
 #: Writers at the same moment: some stores look first and write later.
 _RACERS: Final = 8
-#: Such a store may well let in one writer of a race, above all while it is busy. It passes many of them by chance only.
+#: Now and then, above all while it is busy, such a store lets in a single writer. Several races in a row are rarely so.
 _ROUNDS: Final = 5
 _GATE_S: Final = 60.0
 
