@@ -343,6 +343,19 @@ def test_lengths_are_known_before_the_commit(
     assert [tuple(row) for row in shown] == [(1, "ab "), (2, None)]
 
 
+@pytest.mark.long
+def test_a_field_that_delta_s_merge_cannot_fill_is_refused(
+    lake_spark: SparkSession, tmp_path: Path
+) -> None:
+    """One that is NOT NULL within a column: staged and committed, its rows could never be merged. Other modes take them."""
+    columns = "r struct<n: int NOT NULL>"
+    with pytest.raises(ConfigError, match=r"r\.n, which is NOT NULL within a column.*'replace'"):
+        _make(lake_spark, "delta", tmp_path, "merge", columns)
+    lake, sink = _make(lake_spark, "delta", tmp_path / "other", "replace", columns)
+    sink.write(lake_spark.sql("SELECT 1L id, named_struct('n', 2) r"), _plan()).publish()
+    assert [row.n for row in lake_spark.sql(f"SELECT r.n FROM {lake.table}").collect()] == [2]
+
+
 @pytest.fixture(autouse=True)
 def _no_schema_is_left(lake_spark: SparkSession) -> Iterator[None]:
     yield
