@@ -15,7 +15,7 @@ from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import Copy, open_store
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from tests.support.object_servers import SERVERS, Server
+from tests.support.object_servers import SERVERS, Server, s3mock
 from tests.support.objects_support import (
     error_of_publishing,
     globbed_rows,
@@ -26,10 +26,11 @@ from tests.support.objects_support import (
     staged_rows,
 )
 
-#: Those that have to be built or installed are for the long run.
+#: Those that have to be built or installed are for the long run, and the first test waits for that.
+_INSTALLED = (pytest.mark.long, pytest.mark.timeout(2_400))
 _KINDS = [
     pytest.param("moto", marks=pytest.mark.slow),
-    *(pytest.param(name, marks=pytest.mark.long) for name in SERVERS if name != "moto"),
+    *(pytest.param(name, marks=_INSTALLED) for name in SERVERS if name != "moto"),
 ]
 
 
@@ -55,6 +56,19 @@ def test_the_store_is_good_for_publishing(server: Server) -> None:
     elsewhere = server.root.replace("bucket", "no-bucket").replace("container@", "no-container@")
     with pytest.raises(ConfigError, match=r"there is no bucket no-(bucket|container)"):
         check_store(elsewhere, server.options)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2_400)
+def test_a_store_that_honours_conditions_only_in_sequence_is_refused() -> None:
+    """S3Mock lets in several writers of a race, and a single one now and then."""
+    with s3mock() as server:
+        store, path = open_store(server.root, server.options), f"{server.root}/in sequence"
+        assert store.put_if(path, b"first", None) is not None
+        assert store.put_if(path, b"second", None) is None
+        for number in range(10):
+            with pytest.raises(ConfigError, match="does not honour conditional writes"):
+                check_store(f"{server.root}/{number}", server.options)
 
 
 def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(server: Server) -> None:

@@ -22,6 +22,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final
 
+from kafka_ordered_ops.embedded.java import find_java
 from tests.support.google_dialect import google_dialect
 from tests.support.objects_support import s3_server
 
@@ -32,6 +33,7 @@ _TOOLS: Final = Path(
 _VERSITYGW: Final = "v1.8.0"
 _AZURITE: Final = "3.35.0"
 _FAKE_GCS: Final = "v1.56.1"
+_S3MOCK: Final = "4.11.0"
 _INSTALL_S: Final = 1_800
 _START_S: Final = 120.0
 
@@ -84,13 +86,7 @@ def versitygw(folder: Path, pid_file: Path | None = None) -> Iterator[Server]:
         port,
         pid_file,
     ):
-        options = {
-            "aws_access_key_id": "key",
-            "aws_secret_access_key": "canary-s3cret",
-            "aws_region": "us-east-1",
-            "aws_endpoint": f"http://127.0.0.1:{port}",
-        }
-        yield Server("s3://bucket/lake/orders", options)
+        yield _s3(port)
 
 
 @contextmanager
@@ -129,12 +125,36 @@ def fake_gcs(folder: Path) -> Iterator[Server]:
         yield Server("gs://bucket/lake/orders", options)
 
 
+@contextmanager
+def s3mock() -> Iterator[Server]:
+    """S3 in Java. It looks whether a condition holds, and writes a moment later: no store to publish to."""
+    program = _TOOLS / f"s3mock-{_S3MOCK}" / f"s3mock-{_S3MOCK}-exec.jar"
+    if not program.exists():
+        jar = f"-Dartifact=com.adobe.testing:s3mock:{_S3MOCK}:jar:exec"
+        _install(["mvn", "--quiet", "dependency:copy", jar, f"-DoutputDirectory={program.parent}"])
+    port, name = _free_port(), "--com.adobe.testing.s3mock"
+    command = [str(find_java().executable), "-Xmx256m", "-jar", str(program)]
+    command += [f"{name}.httpPort={port}", f"--server.port={_free_port()}"]
+    with _running([*command, f"{name}.store.initialBuckets=bucket"], port):
+        yield _s3(port)
+
+
 SERVERS: Final[dict[str, Callable[[Path], Any]]] = {
     "moto": moto,
     "versitygw": versitygw,
     "azurite": azurite,
     "fake-gcs-server": fake_gcs,
 }
+
+
+def _s3(port: int) -> Server:
+    options = {
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": "canary-s3cret",
+        "aws_region": "us-east-1",
+        "aws_endpoint": f"http://127.0.0.1:{port}",
+    }
+    return Server("s3://bucket/lake/orders", options)
 
 
 def _from_go(module: str, version: str) -> Path:

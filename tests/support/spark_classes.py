@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 _ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 
 # Short lives: no time to win back what the optimising compiler and a parallel collector cost.
-_SHORT_LIFE: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+# With that compiler alone, a JVM has room for 48 MB of compiled code. Spark with Delta and Iceberg needs more, and would
+# drop methods and compile them again.
+_SHORT_LIFE: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xlog:disable"
+)
 
 _TIMEOUT_S: Final = 300
 

@@ -60,6 +60,12 @@ class Delta:
                 f"{self.facts.table} has {_APPEND_ONLY}=true, and mode {str(mode)!r} changes rows: use mode 'append', or "
                 "unset that property"
             )
+        if mode is TableMode.MERGE and (inside := self.facts.required_inside):
+            # MERGE casts a column of the stage, where this is not known, and refuses the cast whatever is in the rows.
+            raise ConfigError(
+                f"{self.facts.table} has {inside[0]}, which is NOT NULL within a column, and Delta's MERGE does not fill such a "
+                "column from staged rows: use mode 'append' or 'replace', or name a table with a CHECK constraint instead"
+            )
         for name, told in self.facts.delta_columns.items():
             if told.get(_IDENTITY) is False:
                 raise ConfigError(

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.spark.write.table_errors import beside_others, told_by
 from kafka_ordered_ops.spark.write.table_rules import quoted as quoted
-from kafka_ordered_ops.spark.write.table_rules import required
+from kafka_ordered_ops.spark.write.table_rules import required, required_inside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,6 +141,11 @@ class TableFacts:
                     rule = f"{quoted(name)} <=> ({made_by})"
                     rules[f"{name} GENERATED ALWAYS AS ({made_by})"] = rule
         return rules
+
+    @cached_property
+    def required_inside(self) -> list[str]:
+        """What is NOT NULL within columns."""
+        return required_inside(self._schema)
 
     @cached_property
     def properties(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 #: How Spark keeps that a string has a limit: its type is a plain string.
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_NOT_NULL: Final = " NOT NULL"
 _LIMITED: Final = re.compile(r"(?:var)?char\((\d+)\)")
 
 
@@ -26,16 +27,23 @@ def required(schema: StructType) -> dict[str, str]:
         name = quoted(field.name)
         rules |= dict(_of_field(field, name, field.name, 0))
         if limit := _LIMITED.fullmatch(str(field.metadata.get(_CHAR, ""))):
-            # Blanks at the end are cut.
-            rules[f"{field.name} {limit[0]}"] = (
-                f"{name} IS NULL OR length(rtrim({name})) <= {limit[1]}"
-            )
+            # Delta counts blanks at the end, too.
+            rules[f"{field.name} {limit[0]}"] = f"{name} IS NULL OR length({name}) <= {limit[1]}"
     return rules
+
+
+def required_inside(schema: StructType) -> list[str]:
+    """Return what is NOT NULL within columns, by paths."""
+    return [
+        name.removesuffix(_NOT_NULL)
+        for field in schema.fields
+        for name, _ in _inside(field.dataType, quoted(field.name), field.name, 0)
+    ]
 
 
 def _of_field(field: StructField, value: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if not field.nullable:
-        yield f"{path} NOT NULL", f"{value} IS NOT NULL"
+        yield f"{path}{_NOT_NULL}", f"{value} IS NOT NULL"
     for inner, condition in _inside(field.dataType, value, path, depth):
         yield inner, f"({value} IS NULL OR {condition})"
 
@@ -60,7 +68,7 @@ def _each(
 ) -> Iterator[tuple[str, str]]:
     one = f"koo_{depth}"
     if not may_be_null:
-        yield f"{path} NOT NULL", f"forall({values}, {one} -> {one} IS NOT NULL)"
+        yield f"{path}{_NOT_NULL}", f"forall({values}, {one} -> {one} IS NOT NULL)"
     for inner, condition in _inside(kind, one, path, depth + 1):
         yield inner, f"forall({values}, {one} -> {one} IS NULL OR {condition})"
 

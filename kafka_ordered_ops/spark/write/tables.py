@@ -179,22 +179,24 @@ class TableSink:
         with table_errors(f"window {plan.window_id} cannot be written to {self.target.name}"):
             rows = self._rows(in_session(df, self.spark), write)
             output = self._output(write, self.format.basis())
-            nulls = [f.count_if(f.col(quoted(key)).isNull()) for key in self.target.keys]
-            counts = [one.alias(f"null_{n}") for n, one in enumerate(nulls)]
+            asked = [
+                f.bool_or(f.col(quoted(key)).isNull()).alias(f"null_{number}")
+                for number, key in enumerate(self.target.keys)
+            ]
             deleted, is_good = f.col(DELETED_COLUMN), f.lit(True)
             for number, rule in enumerate(self._facts.rules.values()):
                 # A condition that is null is not met, as Delta has it.
                 is_met = deleted | f.coalesce(f.expr(rule), f.lit(False))
-                counts.append(f.count_if(~is_met).alias(f"broken_{number}"))
+                asked.append(f.bool_or(~is_met).alias(f"broken_{number}"))
                 is_good &= is_met
-            counted = rows.observe(observation, *counts) if counts else rows
+            observed = rows.observe(observation, *asked) if asked else rows
             try:
-                # Those that break a rule are counted, and not written: where they wait, it may hold already.
+                # Rows that break a rule are not written: where they wait, it may hold already.
                 with _fitting(self.target.name):
-                    self.format.stage.put(counted.where(is_good), write)
-                # These may count a row twice: a table that deals rows out before it writes them computes them twice, and
-                # so does a lost executor. How many rows there are is for the stage to say.
-                told = observation.get if counts else {}
+                    self.format.stage.put(observed.where(is_good), write)
+                # Whether there are such rows, and not how many. A table that deals rows out before it writes them computes
+                # them twice, and so does a lost executor.
+                told = observation.get if asked else {}
                 output.facts = {
                     "records": self.format.stage.count(write),
                     "elapsed_ms": round((time.monotonic() - started) * 1000),
@@ -364,10 +366,11 @@ class TableSink:
         """Raise where a key is null, or is there twice and nothing says which of them is newer."""
         what = f"window {output.write.window_id}"
         for number, key in enumerate(self.target.keys):
-            if nulls := int(told[f"null_{number}"] or 0):
+            # Null where there are no rows.
+            if told[f"null_{number}"]:
                 raise SinkError(
-                    f"{what}: {nulls:,} rows have no {key}, which is a key of {self.target.name}. Nothing was "
-                    "committed: leave these rows out, or fill the column in",
+                    f"{what}: at least one row has no {key}, which is a key of {self.target.name}. Nothing was "
+                    "committed: leave such rows out, or fill the column in",
                     window_id=output.write.window_id,
                 )
         if self.target.mode is not TableMode.MERGE or self._is_ordered(df):
@@ -384,9 +387,9 @@ class TableSink:
         """Raise for rows that the table would refuse once the window is committed: it could never be published."""
         window_id = output.write.window_id
         for number, name in enumerate(self._facts.rules):
-            if broken := int(told[f"broken_{number}"] or 0):
+            if told[f"broken_{number}"]:
                 raise SinkError(
-                    f"window {window_id}: {self.target.name} refuses {broken:,} rows: {name}. Nothing was committed: leave "
-                    "these rows out, or change their values",
+                    f"window {window_id}: {self.target.name} refuses at least one row: {name}. Nothing was committed: leave "
+                    "such rows out, or change their values",
                     window_id=window_id,
                 )
