@@ -41,10 +41,10 @@ class PartReports:
 
 def _pairs(values: Any) -> Iterator[tuple[int, Any]]:
     for one in values if isinstance(values, list) else [None]:
-        is_pair = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
-        if not (is_pair and isinstance(one[1], dict)):
+        number, result = one if isinstance(one, list) and len(one) == 2 else (None, None)
+        if type(number) is not int or not isinstance(result, dict):
             raise JsonError("the results of parts are not pairs of a number and an object")
-        yield one[0], one[1]
+        yield number, result
 
 
 @dataclass(frozen=True, slots=True)
