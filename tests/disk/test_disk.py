@@ -91,7 +91,8 @@ OPERATIONS: Final[dict[str, Callable[[Disk, str], object]]] = {
     "remove": lambda disk, path: disk.remove(path),
     "remove inside": lambda disk, path: disk.remove(f"{path}/kept"),
     "remove if empty": lambda disk, path: disk.remove_if_empty(f"{path}/empty"),
-    "settle": lambda disk, path: disk.settle(path),
+    "settle": lambda disk, path: disk.settle(path, bool),
+    "sync": lambda disk, path: disk.sync(path),
     "lock": lambda disk, path: disk.lock(path).close(),
     "below": lambda disk, path: list(disk.below(path)),
 }
