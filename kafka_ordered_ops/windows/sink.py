@@ -127,7 +127,8 @@ def _each_once(outputs: Sequence[Staged], name: str) -> None:
     for one in outputs:
         if id(one) in done:
             continue
-        if (together := getattr(one, f"{name}_with", None)) is not None:
+        together = getattr(one, f"{name}_with", None) if len(outputs) > 1 else None
+        if together is not None:
             done.update(map(id, together(outputs) or ()))
         elif (alone := getattr(one, name, None)) is not None:
             alone()
