@@ -168,7 +168,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     for look in (disk.open, disk.lock, disk.append, disk.open_own):
         with pytest.raises(OSError, match=r"no regular file|no file of|No such device"):
             look(path)
-    disk.settle(str(tmp_path))
+    disk.settle(str(tmp_path), bool)
 
 
 # --- locks -------------------------------------------------------------------------------------------
