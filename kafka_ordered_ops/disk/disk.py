@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from io import BufferedReader, BufferedWriter, FileIO, IOBase
 from typing import Final, TypeVar
 
@@ -36,6 +36,7 @@ _RENAME_EXCHANGE: Final = 2
 _NO_EXCHANGE: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
 
 _Seen = TypeVar("_Seen")
+_Make = Callable[[int, str], None]
 
 
 class Disk:
@@ -166,8 +167,8 @@ class Disk:
             descriptor = _own_file(parent, name, os.O_WRONLY | os.O_APPEND, mode, path)
         return open(descriptor, "ab", buffering=0)
 
-    def write(self, path: str, content: bytes) -> None:
-        """Write a small file so that it is there whole or not at all; durable."""
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        """Write a small file so that it is there whole or not at all: without `durable` only while the system runs."""
         with self._parent(path, trusted=True) as (parent, name):
             temporary = f"{name}.tmp"
             with suppress(FileNotFoundError):
@@ -177,22 +178,24 @@ class Disk:
                 with open(descriptor, "wb") as file:
                     file.write(content)
                     file.flush()
-                    os.fsync(descriptor)
+                    if durable:
+                        os.fsync(descriptor)
                 os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except OSError:
                 with suppress(OSError):
                     os.unlink(temporary, dir_fd=parent)
                 raise
-            _sync(".", parent)
+            if durable:
+                _sync(".", parent)
 
-    def make_folder(self, path: str) -> None:
+    def make_folder(self, path: str, *, durable: bool = True) -> None:
         """Make a folder and its parents, where missing: with rights by the umask, and none to write for everybody."""
         start, steps, is_own = self._steps(path)
         if not is_own and not self._is_inside(path):
             _make_users(path)
             return
         _make_users(start)
-        with self._through(start, steps, is_own, make=True):
+        with self._through(start, steps, is_own, make=partial(_make, durable=durable)):
             pass
 
     def make_private(self, path: str) -> None:
@@ -257,13 +260,19 @@ class Disk:
         with suppress(OSError), self._parent(folder, trusted=True) as (parent, name):
             os.rmdir(name, dir_fd=parent)
 
-    def settle(self, folder: str) -> None:
-        """Make durable what others wrote below a folder."""
+    def settle(self, folder: str, wanted: Callable[[str], bool], *, names: bool = True) -> None:
+        """Make durable what others wrote below a folder in files of wanted names; with `names`, also its own names."""
         with self.held(folder, trusted=True) as descriptor:
-            for _, _, names, one in os.fwalk(topdown=False, dir_fd=descriptor):
-                for name in names:
+            for path, _, files, one in os.fwalk(topdown=False, dir_fd=descriptor):
+                for name in filter(wanted, files):
                     _sync(name, one)
-                os.fsync(one)
+                if names or path != ".":
+                    os.fsync(one)
+
+    def sync(self, folder: str) -> None:
+        """Make the names in a folder durable; of one that is gone, there are none."""
+        with suppress(FileNotFoundError), self.held(folder, trusted=True) as descriptor:
+            os.fsync(descriptor)
 
     def lock(self, path: str) -> FileIO:
         """Return a file, made if it is missing, for `try_lock`; closing it frees the lock.
@@ -324,15 +333,15 @@ class Disk:
 
     @contextmanager
     def _through(
-        self, start: str, steps: list[str], check: bool, *, make: bool = False
+        self, start: str, steps: list[str], check: bool, *, make: _Make | None = None
     ) -> Iterator[int]:
         """Yield a descriptor of a folder, reached step by step; each may be made, and is checked."""
         descriptor = os.open(start, _STEP)
         try:
             for number, name in enumerate(steps):
                 where = "/".join([start.rstrip("/"), *steps[: number + 1]])
-                if make:
-                    _make(descriptor, name)
+                if make is not None:
+                    make(descriptor, name)
                 below = _step(descriptor, name, where)
                 os.close(descriptor)
                 descriptor = below
@@ -383,16 +392,13 @@ def _step(parent: int, name: str, where: str) -> int:
         return os.open(name, _STEP | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise NotADirectoryError(
-                errno.ENOTDIR,
-                "it is a link or a file, and this package keeps its own folder there",
-                where,
-            ) from None
+            told = "it is a link or a file, and this package keeps its own folder there"
+            raise NotADirectoryError(errno.ENOTDIR, told, where) from None
         error.filename = where
         raise
 
 
-def _make(parent: int, name: str) -> None:
+def _make(parent: int, name: str, *, durable: bool = True) -> None:
     """Make a folder in another one, unless there is something of its name."""
     try:
         os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
@@ -402,7 +408,8 @@ def _make(parent: int, name: str) -> None:
     if name == CONTROL_FOLDER and above & stat.S_ISGID and above & stat.S_IWGRP:
         # A folder for a group: each of its users has roots there.
         _let_group_write(parent, name)
-    _sync(".", parent)
+    if durable:
+        _sync(".", parent)
 
 
 def _make_users(path: str) -> None:

@@ -60,7 +60,7 @@ class Draft:
         """
         publisher = publisher_of(self.output)
         publisher.check_root(self.output)
-        publisher.make(self.output, self.token)
+        publisher.make([(self.output, self.token)])
 
     def seal(self, facts: Facts) -> StagedOutput:
         """Complete the draft: make its files durable, count what they hold, then write the marker.
@@ -75,7 +75,7 @@ class Draft:
 
     def land(self) -> None:
         """Make the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
-        publisher_of(self.output).land(self.output, self.token)
+        publisher_of(self.output).land([(self.output, self.token)])
 
     def drop(self) -> None:
         """Remove what the job has written; output that has landed stays. Repeating it changes nothing."""
@@ -84,17 +84,16 @@ class Draft:
 
 @contextmanager
 def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
-    """Make drafts for the block to write and to seal, all of them; if it fails, none of them is left."""
+    """Make drafts below one root for the block to write and to seal, all of them; if it fails, none of them is left."""
     drafts = [Draft(output) for output in outputs]
+    named = [(draft.output, draft.token) for draft in drafts]
+    publisher = publisher_of(outputs[0])
     try:
-        for first in outputs[:1]:
-            # All windows of a job are alike, and there may be thousands.
-            publisher_of(first).check_root(first)
-        for draft in drafts:
-            publisher_of(draft.output).make(draft.output, draft.token)
+        # All windows of a job are alike, and there may be thousands.
+        publisher.check_root(outputs[0])
+        publisher.make(named)
         yield drafts
-        for draft in drafts:
-            draft.land()
+        publisher.land(named)
     except BaseException:
         for draft in drafts:
             try:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Publishing holds the lock for some renames and deletes; who waits longer waits for something stuck.
 LOCK_WAIT_S: Final = 60.0
+#: So many windows are published under one lock: seconds on a slow disk.
+_WINDOWS_TOGETHER: Final = 50
 _LOCK_POLL_S: Final = 0.05
 LOCK_NAME: Final = ".lock"
 
@@ -60,8 +62,12 @@ class LocalFiles:
         root: the root of the outputs, below which no link is followed; None: what is read may be anywhere.
     """
 
+    windows_together = _WINDOWS_TOGETHER
+
     def __init__(self, root: str | None = None) -> None:
         self._disk = Disk(root)
+        #: In the block of `together`: the folders that got new names, each once.
+        self._renamed_into: dict[str, None] | None = None
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
         """Return the content of a small file, cut one byte behind the limit; None when there is none.
@@ -85,9 +91,9 @@ class LocalFiles:
         with self._disk.create(path) as file, pa.PythonFile(file, mode="w") as sink:
             yield sink
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
         """Write a small file so that it is there whole or not at all."""
-        self._disk.write(path, content)
+        self._disk.write(path, content, durable=durable)
 
     def create(self, path: str, content: bytes) -> bool:
         """Write a small file unless there is one; return whether it was written. The caller holds the root's lock."""
@@ -120,13 +126,26 @@ class LocalFiles:
                 raise foreign_file_error(f"{folder}/{name}")
         return {name: one.st_size for name, one in found.items()}
 
-    def make_folder(self, path: str) -> None:
+    def make_folder(self, path: str, *, durable: bool = True) -> None:
         """Make a folder and its parents, where missing."""
-        self._disk.make_folder(path)
+        self._disk.make_folder(path, durable=durable)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a folder or a file in one step; `target` does not exist."""
-        self._disk.rename(source, target)
+        self._disk.rename(source, target, durable=self._renamed_into is None)
+        if self._renamed_into is not None:
+            self._renamed_into[os.path.dirname(target)] = None
+
+    @contextmanager
+    def together(self, *folders: str) -> Iterator[None]:
+        """Make the new names of what the block renames durable at its end, and the names in `folders` after them."""
+        self._renamed_into = {}
+        try:
+            yield
+        finally:
+            renamed_into, self._renamed_into = self._renamed_into, None
+            for folder in dict.fromkeys((*renamed_into, *folders)):
+                self._disk.sync(folder)
 
     def exchange(self, one: str, other: str) -> bool:
         """Let two folders change places in one step; False, with nothing changed, where that cannot be done."""
@@ -153,9 +172,9 @@ class LocalFiles:
         """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
         return self._disk.below(folder)
 
-    def settle(self, folder: str) -> None:
-        """Make durable what others wrote below a folder."""
-        self._disk.settle(folder)
+    def settle(self, folder: str, *, names: bool = True) -> None:
+        """Make durable the data that others wrote below a folder; without `names`, not the names in the folder itself."""
+        self._disk.settle(folder, is_data, names=names)
 
     @contextmanager
     def locked(self, folder: str, window_folder: str | None = None) -> Iterator[None]:

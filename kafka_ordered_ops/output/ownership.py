@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -46,21 +46,31 @@ _log = logging.getLogger(__name__)
 STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
-def check_replaceable(files: Folders, output: Layout, published: Layout | None) -> None:
-    """Refuse to replace a folder of another program, of another group, or of a newer attempt."""
+def check_replaceable(
+    files: Folders,
+    output: Layout,
+    published: Layout | None,
+    others: Iterable[tuple[Layout, Layout]],
+) -> None:
+    """Refuse to replace a folder of another program, of another group, or of a newer attempt; `others` are `other_places`."""
     if files.exists(output.final_path):
         check_owned(files, output, published, output.publisher)
     if published is not None:
         check_newest(output, published)
-    for place, other in other_places(files, output):
+    for place, other in others:
         check_owned(files, place, other, output.publisher)
         check_newest(place, other)
 
 
-def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
-    """Return folders of other names that hold this window, and their markers: of other times, say."""
+def other_places(
+    files: Folders, output: Output, names: Sequence[str] | None = None
+) -> list[tuple[Output, Output]]:
+    """Return folders of other names that hold this window, and their markers: of other times, say.
+
+    The holder of the window's lock may give the names in the root, so that they are read once.
+    """
     found, digest = [], id_digest(output.window_id)
-    names = files.names(output.root)
+    names = files.names(output.root) if names is None else names
     # Of the names, which may be a hundred thousand, few end so.
     for name in filter(lambda name: name.endswith(digest), names):
         folder = name.removeprefix(WINDOW_PREFIX)

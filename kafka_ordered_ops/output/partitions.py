@@ -34,7 +34,12 @@ def window_folders(files: Folders, root: str) -> Iterator[str]:
 
 
 def check_folders(
-    files: Folders, root: str, partition_by: PartitionBy | None, *, but: str | None = None
+    files: Folders,
+    root: str,
+    partition_by: PartitionBy | None,
+    *,
+    but: str | None = None,
+    names: Sequence[str] | None = None,
 ) -> None:
     """Check that the windows of a root, as `normal_root` gives it, are partitioned alike; also those that are staged.
 
@@ -43,12 +48,14 @@ def check_folders(
         root: the root.
         partition_by: how the next window is partitioned.
         but: its id, if it is known: what there is of it may move.
+        names: the names in the root, from the holder of its lock; None: they are read.
 
     Raises:
         ConfigError: there are windows that are partitioned otherwise.
         OSError: the file system failed.
     """
-    for place in _examples(files, root, None if but is None else id_digest(but)):
+    names = files.names(root) if names is None else names
+    for place in _examples(files, root, names, None if but is None else id_digest(but)):
         check_place(root, place, partition_by)
     for staged in islice(_staged(files, root, but), STAGED_EXAMPLES):
         check_staged(staged, partition_by)
@@ -85,9 +92,8 @@ def kind_of(output: Layout) -> PartitionBy | None:
     return partition_kind(output.partition)
 
 
-def _examples(files: Folders, root: str, but: str | None) -> Iterator[str]:
+def _examples(files: Folders, root: str, names: Sequence[str], but: str | None) -> Iterator[str]:
     """Yield a window's folder of each kind that there is, as far as the newest date with other windows tells."""
-    names = files.names(root)
     yield from _first(_windows(names), but)
     for date in reversed(_dates(names)):
         inside = files.names(f"{root}/{date}")

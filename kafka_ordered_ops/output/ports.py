@@ -41,8 +41,15 @@ class Files(Protocol):
 class Folders(Files, Protocol):
     """A file system that renames a folder in one step. What fails is an `OSError`."""
 
+    @property
+    def windows_together(self) -> int:
+        """How many windows one block of `locked` may be about."""
+
     def read(self, path: str, *, limit_bytes: int = ...) -> bytes | None:
         """Return the content of a small file, cut one byte behind the limit; None when there is none."""
+
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        """Write a small file so that it is there whole or not at all; with `durable`, also after a crash of the system."""
 
     def create(self, path: str, content: bytes) -> bool:
         """Write a small file unless there is one; return whether it was written. The caller holds the lock."""
@@ -53,11 +60,17 @@ class Folders(Files, Protocol):
     def is_folder(self, path: str) -> bool:
         """Return whether this is a folder."""
 
-    def make_folder(self, path: str) -> None:
-        """Make a folder and its parents, where missing."""
+    def make_folder(self, path: str, *, durable: bool = True) -> None:
+        """Make a folder and its parents, where missing; with `durable`, also after a crash of the system."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a folder in one step; `target` does not exist."""
+        """Rename a folder in one step; `target` does not exist. Durable, in the block of `together` at its end."""
+
+    def together(self, *folders: str) -> AbstractContextManager[None]:
+        """Make the new names of what the block renames durable at its end, and the names in `folders` after them.
+
+        After a crash of the system, other old names may be there as well.
+        """
 
     def exchange(self, one: str, other: str) -> bool:
         """Let two folders change places in one step; False, with nothing changed, where that cannot be done."""
@@ -71,8 +84,8 @@ class Folders(Files, Protocol):
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
         """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
 
-    def settle(self, folder: str) -> None:
-        """Make durable what others wrote below a folder, and readable for others."""
+    def settle(self, folder: str, *, names: bool = True) -> None:
+        """Make durable the data that others wrote below a folder; without `names`, not the names in the folder itself."""
 
     def locked(self, folder: str, window_folder: str) -> AbstractContextManager[None]:
         """Keep other publishers out, across processes: of all of the folder, or at least of the window's part of it.

@@ -17,7 +17,7 @@ from kafka_ordered_ops.output.renaming import RenamePublisher
 
 
 class Publisher(Protocol):
-    """How outputs below a root are staged and become visible. Repeating a step changes nothing.
+    """How outputs below one root are staged and become visible. Repeating a step changes nothing.
 
     Every step raises `SinkError` when the place is taken or the store fails, and `publish` also
     `WindowSupersededError` when a newer attempt of the claim is published.
@@ -26,14 +26,14 @@ class Publisher(Protocol):
     def check_root(self, output: Layout) -> None:
         """Raise `ConfigError` or `SinkError` when no window like this one may be written to its root."""
 
-    def make(self, output: Layout, token: str) -> None:
-        """Begin a job's draft, in a root that was checked."""
+    def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Begin jobs' drafts, each with its token, in a root that was checked."""
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: count what its files hold, and describe it."""
 
-    def land(self, output: Layout, token: str) -> None:
-        """Make a sealed draft the attempt's stage."""
+    def land(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Make sealed drafts the attempts' stages."""
 
     def drop(self, output: Layout, token: str) -> None:
         """Remove a draft; output that has landed stays."""
@@ -50,11 +50,11 @@ class Publisher(Protocol):
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Join complete parts to one complete stage of the whole window."""
 
-    def check_ready(self, output: Layout) -> None:
+    def check_ready(self, outputs: Sequence[Layout]) -> None:
         """Raise what `publish` would raise; nothing is changed."""
 
-    def publish(self, output: Layout) -> None:
-        """Make the stage what readers see."""
+    def publish(self, outputs: Sequence[Layout]) -> None:
+        """Make the stages what readers see."""
 
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""

@@ -9,6 +9,16 @@ has lost some since is not published.
 
 What stands in the way and was not made here, a link in particular, is left as it is.
 
+Of many windows in one pass, each step is made for all before the next, so that a folder that holds names of several is
+synchronized with the disk once. What a crash of the system finds, and by which synchronization::
+
+    nothing before it is sealed     a job dies with the system, and its draft is made again
+    a sealed draft, whole           its data files; its marker; its folder, with the names of both
+    a stage, once it is reported    the window's folder, each; the folder of all stages, once
+    a stage with its tag            the stage, before its marker is moved: without the tag it would be nobody's
+    its marker among the markers    the folder of the markers, once; the stage, so that readers find only data in it
+    what readers see, once told     the root, or the folder of a date or an hour, once
+
 The parts of a split window have stages of their own. Joining them moves their files into one folder, which
 becomes the window's stage once it is complete; a part keeps its marker until then, so whoever joins again
 knows that what is missing in a part has been moved.
@@ -17,11 +27,11 @@ knows that what is missing in a part has been moved.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.contents import check_rows, count
 from kafka_ordered_ops.output.filesystem import (
@@ -37,8 +47,7 @@ from kafka_ordered_ops.output.filesystem import (
     remove_stage,
     tag_in,
 )
-from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.healing import OLDER, heal, heal_others, is_cut_short
+from kafka_ordered_ops.output.healing import OLDER, is_cut_short
 from kafka_ordered_ops.output.layout import (
     MERGING,
     Facts,
@@ -48,6 +57,7 @@ from kafka_ordered_ops.output.layout import (
     published_marker,
     swap_folder,
 )
+from kafka_ordered_ops.output.locking import folders_of, in_batches, locked, look_after
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
@@ -75,85 +85,102 @@ class RenamePublisher:
 
     def check_root(self, output: Layout) -> None:
         """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
-        files = _files_of(output)
-        with as_sink_error(f"stages below {output.root} cannot be made"), _locked(files, output):
+        files = folders_of(output)
+        with as_sink_error(f"stages below {output.root} cannot be made"), locked(files, [output]):
             own_root(files, output)
             check_folders(files, output.root, kind_of(output), but=output.window_id)
 
-    def make(self, output: Layout, token: str) -> None:
-        """Make the folder of a job's draft, empty."""
-        files, path = _files_of(output), output.draft_path(token)
-        # Locked: another job that ends may remove the window's folder, if it is empty.
-        with (
-            as_sink_error(f"the stage {path} cannot be made"),
-            _locked(files, output),
-        ):
-            self._check_place(files, output)
-            self._check_partition_folders(files, output)
-            self._check_stage(files, output)
-            files.make_folder(path)
-            files.write(f"{path}/{UNDER_WAY_NAME}", under_way(output))
+    def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Make the folders of jobs' drafts, empty."""
+        for files, some in in_batches(drafts[0][0], drafts):
+            # Locked: another job that ends may remove a window's folder, if it is empty.
+            with locked(files, [output for output, _ in some]):
+                names = files.names(some[0][0].root)
+                for output, token in some:
+                    path = output.draft_path(token)
+                    with as_sink_error(f"the stage {path} cannot be made"):
+                        self._check_place(files, output, names)
+                        self._check_partition_folders(files, output)
+                        self._check_stage(files, output)
+                        # A crash of the system takes the job with it, and its draft need not outlive that.
+                        files.make_folder(path, durable=False)
+                        flag = f"{path}/{UNDER_WAY_NAME}"
+                        files.write(flag, under_way(output), durable=False)
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: make its files durable, count what they hold, then write the marker."""
-        files, path = _files_of(output), output.draft_path(token)
+        files, path = folders_of(output), output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be completed"):
             # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
             if not files.exists(flag := f"{path}/{UNDER_WAY_NAME}"):
                 raise output.removed_error(path)
             named = in_name_order(files.names(path))
             files.move_all([(f"{path}/{name}", f"{path}/{new}") for name, new in named.items()])
-            files.settle(path)
+            files.settle(path, names=False)
             holding = count(files, path)
             check_rows(output.window_id, path, holding, facts.get("records"))
             sealed = replace(output, facts=dict(facts), holding=holding)
+            # With the names of the other files, which are in the same folder.
             files.write(marker_path(path), sealed.marker())
             files.remove(flag)
         return sealed
 
-    def land(self, output: Layout, token: str) -> None:
-        """Make a sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
-        files, aside = _files_of(output), f"{output.stage_path}~older-{token}"
-        with (
-            as_sink_error(f"the stage {output.stage_path} cannot be completed"),
-            _locked(files, output),
-        ):
-            own_root(files, output)
-            self._check_place(files, output)
-            self._check_partitions(files, output)
-            self._check_stage(files, output)
-            if output.part is not None:
-                take_part_back(files, output)
-            elif files.exists(output.stage_path):
-                files.rename(output.stage_path, aside)
-            files.rename(output.draft_path(token), output.stage_path)
-            remove_stage(files, aside)
+    def land(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Make sealed drafts their attempts' stages; what other jobs of the attempts made of them before goes."""
+        for files, some in in_batches(drafts[0][0], drafts):
+            outputs = [output for output, _ in some]
+            with as_sink_error(_cannot("be completed", outputs)), locked(files, outputs):
+                names = files.names(outputs[0].root)
+                own_root(files, outputs[0])
+                self._check_partitions(files, outputs, names)
+                asides = [f"{output.stage_path}~older-{token}" for output, token in some]
+                for output in outputs:
+                    self._check_place(files, output, names)
+                    self._check_stage(files, output)
+                    if output.part is not None:
+                        take_part_back(files, output)
+                # `make` left the names of the windows' folders to this.
+                with files.together(outputs[0].stages_folder):
+                    for (output, token), aside in zip(some, asides, strict=True):
+                        if files.exists(output.stage_path):
+                            files.rename(output.stage_path, aside)
+                        files.rename(output.draft_path(token), output.stage_path)
+                for aside in asides:
+                    remove_stage(files, aside)
 
     def drop(self, output: Layout, token: str) -> None:
         """Remove what a job has written; output that has landed stays."""
-        files, path = _files_of(output), output.draft_path(token)
+        files, path = folders_of(output), output.draft_path(token)
         if not files.exists(output.window_folder):
             return
         with as_sink_error(f"the stage {path} cannot be removed"):
             for folder in (path, output.shared_path(token)):
                 remove_stage(files, folder)
-            with _locked(files, output):
+            with locked(files, [output]):
                 files.remove_if_empty(output.window_folder)
 
-    def _check_place(self, files: Folders, output: Layout) -> None:
+    def _check_place(self, files: Folders, output: Layout, names: Sequence[str]) -> None:
         """Look, before a job runs, whether its output could be published."""
         for folder in (output.window_folder, output.stage_path):
             check_own_folder(files, folder)
         if files.exists(output.final_path):
             shown = output.read_visible(files, output.root, output.final_path)
             check_owned(files, output, shown, output.publisher)
-        for place, marker in other_places(files, output):
+        for place, marker in other_places(files, output, names):
             check_owned(files, place, marker, output.publisher)
 
-    def _check_partitions(self, files: Folders, output: Layout) -> None:
-        """Look whether the root's windows are partitioned as this one is."""
-        self._check_partition_folders(files, output)
-        check_folders(files, output.root, kind_of(output), but=output.window_id)
+    def _check_partitions(
+        self, files: Folders, outputs: Sequence[Layout], names: Sequence[str]
+    ) -> None:
+        """Look whether the root's windows are partitioned as these are."""
+        by_kind: dict[PartitionBy | None, list[Layout]] = {}
+        for output in outputs:
+            self._check_partition_folders(files, output)
+            by_kind.setdefault(kind_of(output), []).append(output)
+        for kind, alike in by_kind.items():
+            # Each one is compared with all but itself, so that two compare all of them with all.
+            for output in alike[:2]:
+                check_folders(files, output.root, kind, but=output.window_id, names=names)
 
     def _check_partition_folders(self, files: Folders, output: Layout) -> None:
         for folder in output.partition_folders:
@@ -177,37 +204,37 @@ class RenamePublisher:
 
     def staged(self, output: Output) -> Output | None:
         """Return the stage's marker, if the stage is complete and has all the files that were written."""
-        files = _files_of(output)
+        files = folders_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
-            _look_after(files, output)
+            look_after(files, output)
             if (marker := whole_marker(files, output, output.stage_path)) is not None:
                 return marker
             if not files.exists(output.window_folder):
                 return None
             # Another job of this attempt may be putting its own in its place at this very moment.
-            with _locked(files, output):
+            with locked(files, [output]):
                 return whole_marker(files, output, output.stage_path)
 
     def shown(self, output: Output) -> Output | None:
         """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
-        files = _files_of(output)
+        files = folders_of(output)
         with as_sink_error(f"{output.final_path} cannot be looked at"):
-            _look_after(files, output)
+            look_after(files, output)
             return shown_marker(files, self._shown_place(files, output))
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""
-        files = _files_of(output)
+        files = folders_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
-            _look_after(files, output)
+            look_after(files, output)
             return output.own_marker(files, output.stage_path) or output
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Join complete parts to one complete stage of the whole window."""
-        files = _files_of(whole)
+        files = folders_of(whole)
         with (
             as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
-            _locked(files, whole),
+            locked(files, [whole]),
         ):
             check_own_folder(files, whole.window_folder)
             joined = (
@@ -222,12 +249,12 @@ class RenamePublisher:
 
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""
-        files = _files_of(output)
+        files = folders_of(output)
         if not files.exists(output.window_folder) and not is_cut_short(files, output.root):
             return
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be removed"),
-            _locked(files, output),
+            locked(files, [output]),
         ):
             check_own_folder(files, output.window_folder)
             # Parts before what was moved out of them: a part that is there is never less than it says.
@@ -240,77 +267,110 @@ class RenamePublisher:
 
     # --- what readers see --------------------------------------------------------------------------
 
-    def check_ready(self, output: Layout) -> None:
+    def check_ready(self, outputs: Sequence[Layout]) -> None:
         """Raise what `publish` would raise; nothing is changed."""
-        files = _files_of(output)
-        with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
-            if not files.exists(output.stages_folder):
-                self._check_ready(files, output)
-                return
-            with _locked(files, output):
-                self._check_ready(files, output)
+        for files, some in in_batches(outputs[0], outputs):
+            with as_sink_error(_cannot("be published", some)):
+                if not files.exists(some[0].stages_folder):
+                    self._check_ready(files, some)
+                    continue
+                with locked(files, some):
+                    self._check_ready(files, some)
 
-    def _check_ready(self, files: Folders, output: Layout) -> None:
-        owner = read_owner(files, output.root)
-        if owner is not None:
-            check_root_owner(output.ledger_id, owner.ledger_id, output.root)
-        output = self._place(files, output)
-        if self._is_to_be_swapped(files, output):
-            self._check_partitions(files, output)
+    def _check_ready(self, files: Folders, outputs: Sequence[Layout]) -> None:
+        root = outputs[0].root
+        names, owner = files.names(root), read_owner(files, root)
+        new = []
+        for output in outputs:
+            if owner is not None:
+                check_root_owner(output.ledger_id, owner.ledger_id, root)
+            placed = self._place(files, output, names)
+            if self._is_to_be_swapped(files, placed, other_places(files, placed, names)):
+                new.append(placed)
+        if new:
+            self._check_partitions(files, new, names)
 
-    def publish(self, output: Layout) -> None:
-        """Put the stage in the place of the window's older output."""
-        files = _files_of(output)
-        with (
-            as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"),
-            _locked(files, output),
-        ):
-            output = self._place(files, output)
-            if self._is_to_be_swapped(files, output):
-                record_group(files, output)
-                self._swap(files, output)
-            self._clean(files, output)
+    def publish(self, outputs: Sequence[Layout]) -> None:
+        """Put stages in the place of the windows' older outputs."""
+        for files, some in in_batches(outputs[0], outputs):
+            with as_sink_error(_cannot("be published", some)), locked(files, some):
+                self._publish(files, some)
 
-    def _place(self, files: Folders, output: Output) -> Output:
+    def _publish(self, files: Folders, outputs: Sequence[Layout]) -> None:
+        names = files.names(outputs[0].root)
+        new: list[Layout] = []
+        seen: list[Layout] = []
+        try:
+            for output in outputs:
+                placed = self._place(files, output, names)
+                others = other_places(files, placed, names)
+                if not self._is_to_be_swapped(files, placed, others):
+                    seen.append(placed)
+                    continue
+                record_group(files, placed)
+                older = [one.final_path for one in (placed, *(place for place, _ in others))]
+                if older := list(filter(files.exists, older)):
+                    self._replace(files, placed, older)
+                    self._clean(files, placed)
+                else:
+                    new.append(placed)
+        finally:
+            # An error of one window is not in the way of those before it.
+            self._show(files, new, seen)
+
+    def _place(self, files: Folders, output: Output, names: Sequence[str]) -> Output:
         """Return the output where its stage says that it belongs: another job of the attempt may have written it."""
         staged = output.own_marker(files, output.stage_path)
         if staged is None:
-            return self._shown_place(files, output)
+            return self._shown_place(files, output, names)
         return replace(output, partition=staged.partition)
 
-    def _shown_place(self, files: Folders, output: Output) -> Output:
+    def _shown_place(
+        self, files: Folders, output: Output, names: Sequence[str] | None = None
+    ) -> Output:
         """Return the output where readers see this attempt, if they do in other folders of dates and hours."""
         if not output.is_mine(output.read_visible(files, output.root, output.final_path)):
-            for place, marker in other_places(files, output):
+            for place, marker in other_places(files, output, names):
                 if place.partition != output.partition and output.is_mine(marker):
                     return place
         return output
 
-    def _is_to_be_swapped(self, files: Folders, output: Layout) -> bool:
+    def _is_to_be_swapped(
+        self, files: Folders, output: Layout, others: Sequence[tuple[Layout, Layout]]
+    ) -> bool:
         """Return whether the stage still has to be moved into place; raise what `publish` raises."""
         check_own_folder(files, output.window_folder)
         published = output.read_visible(files, output.root, output.final_path)
         staged = output.own_marker(files, output.stage_path)
         if staged is None:
-            self._check_published(files, output)
+            self._check_published(files, output, others)
             return False
         if (lost := lost_files(files, staged, files.sizes(output.stage_path))) is not None:
-            visible = self._visible(files, output)
+            visible = self._visible(files, output, others)
             raise output.changed_stage_error(output.stage_path, lost, visible)
-        check_replaceable(files, output, published)
-        for shown in (published, *(marker for _, marker in other_places(files, output))):
+        check_replaceable(files, output, published, others)
+        for shown in (published, *(marker for _, marker in others)):
             if shown is not None:
                 check_not_fewer(staged, shown)
         return True
 
-    def _swap(self, files: Folders, output: Layout) -> None:
-        tag, final = self._take_marker_out(files, output), output.final_path
+    def _show(self, files: Folders, new: Sequence[Layout], seen: Sequence[Layout]) -> None:
+        """Move stages of windows that readers see nothing of into place, and clean up after these and those seen already."""
+        if new:
+            self._take_markers_out(files, new)
+        for output in new:
+            files.make_folder(output.final_parent)
+        # Who moved those that are seen may have died before that was durable.
+        with files.together(*(output.final_parent for output in seen)):
+            for output in new:
+                files.rename(output.stage_path, output.final_path)
+        for output in (*seen, *new):
+            self._clean(files, output)
+
+    def _replace(self, files: Folders, output: Layout, older: Sequence[str]) -> None:
+        """Put a stage in the place of what readers see of its window."""
+        [tag], final = self._take_markers_out(files, [output]), output.final_path
         files.make_folder(output.final_parent)
-        shown = [output, *(place for place, _ in other_places(files, output))]
-        older = [one.final_path for one in shown if files.exists(one.final_path)]
-        if not older:
-            files.rename(output.stage_path, final)
-            return
         swap = swap_folder(output.root)
         check_own_folder(files, swap)
         files.make_folder(swap)
@@ -327,26 +387,32 @@ class RenamePublisher:
         for aside in asides:
             remove_tagged(files, output.root, aside)
 
-    def _take_marker_out(self, files: Folders, output: Layout) -> str:
-        """Leave nothing in the stage but data, and the tag of its marker; return the tag."""
-        stage = output.stage_path
-        tag = tag_in(files, stage)
-        if tag is not None and not files.exists(marker_path(stage)):
-            # It is out, and a crash came after that.
-            return tag
-        tag = tag or new_tag(output.window_id)
-        kept = (MARKER_NAME, f"{TAG_PREFIX}{tag}")
-        # Checksums that Hadoop writes beside each file, say.
-        for name in files.names(stage):
-            if not is_data(name) and name not in kept:
-                files.remove(f"{stage}/{name}")
-        outside = published_marker(output.root, tag)
-        files.make_folder(os.path.dirname(outside))
-        files.make_folder(f"{stage}/{TAG_PREFIX}{tag}")
-        files.rename(marker_path(stage), outside)
-        return tag
+    def _take_markers_out(self, files: Folders, outputs: Sequence[Layout]) -> list[str]:
+        """Leave nothing in stages but data, and the tags of their markers; return the tags."""
+        tags: list[str] = []
+        stages = [output.stage_path for output in outputs]
+        # Durable before the next step: a folder whose tag or marker is lost is nobody's. Also where a process died between.
+        with files.together(*stages):
+            for output, stage in zip(outputs, stages, strict=True):
+                tags.append(tag := tag_in(files, stage) or new_tag(output.window_id))
+                kept = (MARKER_NAME, f"{TAG_PREFIX}{tag}")
+                # Checksums that Hadoop writes beside each file, say.
+                for name in files.names(stage):
+                    if not is_data(name) and name not in kept:
+                        files.remove(f"{stage}/{name}")
+                files.make_folder(f"{stage}/{TAG_PREFIX}{tag}", durable=False)
+        markers = [published_marker(one.root, tag) for one, tag in zip(outputs, tags, strict=True)]
+        folder = os.path.dirname(markers[0])
+        files.make_folder(folder)
+        with files.together(folder, *stages):
+            for stage, marker in zip(stages, markers, strict=True):
+                if files.exists(marker_path(stage)):
+                    files.rename(marker_path(stage), marker)
+        return tags
 
-    def _check_published(self, files: Folders, output: Layout) -> None:
+    def _check_published(
+        self, files: Folders, output: Layout, others: Sequence[tuple[Layout, Layout]]
+    ) -> None:
         """Raise unless readers see this attempt's output; for one that has no stage."""
         published = output.read_visible(files, output.root, output.final_path)
         if output.is_mine(published):
@@ -355,15 +421,17 @@ class RenamePublisher:
         elif published is not None:
             # Whoever publishes removes what older attempts have staged.
             check_newest(output, published)
-        for place, other in other_places(files, output):
+        for place, other in others:
             check_newest(place, other)
-        raise output.no_stage_error(self._visible(files, output))
+        raise output.no_stage_error(self._visible(files, output, others))
 
-    def _visible(self, files: Folders, output: Layout) -> str:
+    def _visible(
+        self, files: Folders, output: Layout, others: Sequence[tuple[Layout, Layout]]
+    ) -> str:
         """Return a sentence on what is in the window's place."""
         published = output.read_visible(files, output.root, output.final_path)
-        if published is None and (elsewhere := other_places(files, output)):
-            output, published = elsewhere[0]
+        if published is None and others:
+            output, published = others[0]
         if published is None:
             return f"{output.final_path} has no output of this package."
         holds = (
@@ -384,26 +452,10 @@ class RenamePublisher:
         files.remove_if_empty(folder)
 
 
-def _files_of(output: Layout) -> Folders:
-    return files_for(output.root, output.storage_options)
-
-
-@contextmanager
-def _locked(files: Folders, output: Layout) -> Iterator[None]:
-    """Keep other publishers out, and put right what those that died have left."""
-    files.make_folder(output.root)
-    with files.locked(output.stages_folder, output.window_folder):
-        are_others = heal(files, output)
-        yield
-    if are_others:
-        heal_others(files, output.root)
-
-
-def _look_after(files: Folders, output: Layout) -> None:
-    """Put right, before a window is looked at, what publishers that died have left."""
-    if is_cut_short(files, output.root):
-        with _locked(files, output):
-            pass
+def _cannot(be_done: str, outputs: Sequence[Layout]) -> str:
+    """Return the beginning of an error about the first of some windows, and how many more there are."""
+    more = f" and {len(outputs) - 1} more" if len(outputs) > 1 else ""
+    return f"window {outputs[0].window_id}{more} cannot {be_done} below {outputs[0].root}"
 
 
 def _is_merging(name: str) -> bool:

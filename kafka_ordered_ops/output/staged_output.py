@@ -72,8 +72,13 @@ class StagedOutput(Layout):
 
         Raises what `publish` raises.
         """
-        self._check_whole()
-        publisher_of(self).check_ready(self)
+        self.check_ready_with([self])
+
+    def check_ready_with(self, outputs: Sequence[object]) -> Sequence[object]:
+        """Check those of some outputs that are below the same root, of which this is one; return them."""
+        together = self._below_the_same_root(outputs)
+        publisher_of(self).check_ready(together)
+        return together
 
     def publish(self) -> None:
         """Put the stage in the place of the window's older output. Repeating it changes nothing.
@@ -85,8 +90,13 @@ class StagedOutput(Layout):
                 not write; or the file system failed. What is visible stays as it is.
             WindowSupersededError: a newer attempt of the same claim is published already.
         """
-        self._check_whole()
-        publisher_of(self).publish(self)
+        self.publish_with([self])
+
+    def publish_with(self, outputs: Sequence[object]) -> Sequence[object]:
+        """Publish those of some outputs that are below the same root, of which this is one; return them."""
+        together = self._below_the_same_root(outputs)
+        publisher_of(self).publish(together)
+        return together
 
     def discard(self) -> None:
         """Remove the stage, and a whole window's parts; published output stays. Repeating it changes nothing."""
@@ -122,6 +132,17 @@ class StagedOutput(Layout):
         stages = leftovers(root, storage_options)
         dead = choose(stages, old).dead
         return sum(map(stages.remove, dead)) + stages.remove_probes(old)
+
+    def _below_the_same_root(self, outputs: Sequence[object]) -> list[StagedOutput]:
+        found = [
+            one
+            for one in outputs
+            if isinstance(one, StagedOutput)
+            and (one.root, one.storage_options) == (self.root, self.storage_options)
+        ]
+        for one in found:
+            one._check_whole()
+        return found
 
     def _check_whole(self) -> None:
         if self.part is not None:

@@ -27,8 +27,8 @@ class Staged(Protocol):
     """A sink's output that is complete but not visible yet.
 
     It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`;
-    ``publish_with(outputs)``, which may make others of these outputs visible as well, if that is cheaper together; and
-    ``is_published()``, which says whether readers see the output: without it, a window that the ledger has as published
+    ``check_ready_with(outputs)`` and ``publish_with(outputs)``, which do the same for others of these outputs as well, if
+    that is cheaper together, and may return for which, so that it is not called for these again; and ``is_published()``, which says whether readers see the output: without it, a window that the ledger has as published
     counts as seen.
     """
 
@@ -92,9 +92,7 @@ def check_outputs(
     if read is None:
         return
     try:
-        for one in outputs:
-            if (check_ready := getattr(one, "check_ready", None)) is not None:
-                check_ready()
+        _each_once(outputs, "check_ready")
     except SinkError:
         # The attempt that owns the window now may have removed it: then there is nothing to do.
         view = read([plan.window_id for plan in plans])
@@ -120,11 +118,20 @@ def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, An
 
 def publish_each(outputs: Sequence[Staged]) -> None:
     """Make committed windows' outputs visible."""
+    _each_once(outputs, "publish")
+
+
+def _each_once(outputs: Sequence[Staged], name: str) -> None:
+    """Call a method of each output; where it has one, that for several together, which may return for which it was."""
+    done: set[int] = set()
     for one in outputs:
-        if (together := getattr(one, "publish_with", None)) is not None:
-            together(outputs)
-        else:
-            one.publish()
+        if id(one) in done:
+            continue
+        together = getattr(one, f"{name}_with", None) if len(outputs) > 1 else None
+        if together is not None:
+            done.update(map(id, together(outputs) or ()))
+        elif (alone := getattr(one, name, None)) is not None:
+            alone()
 
 
 def is_visible(found: Staged) -> bool:

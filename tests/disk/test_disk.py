@@ -91,7 +91,8 @@ OPERATIONS: Final[dict[str, Callable[[Disk, str], object]]] = {
     "remove": lambda disk, path: disk.remove(path),
     "remove inside": lambda disk, path: disk.remove(f"{path}/kept"),
     "remove if empty": lambda disk, path: disk.remove_if_empty(f"{path}/empty"),
-    "settle": lambda disk, path: disk.settle(path),
+    "settle": lambda disk, path: disk.settle(path, bool),
+    "sync": lambda disk, path: disk.sync(path),
     "lock": lambda disk, path: disk.lock(path).close(),
     "below": lambda disk, path: list(disk.below(path)),
 }
@@ -167,7 +168,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     for look in (disk.open, disk.lock, disk.append, disk.open_own):
         with pytest.raises(OSError, match=r"no regular file|no file of|No such device"):
             look(path)
-    disk.settle(str(tmp_path))
+    disk.settle(str(tmp_path), bool)
 
 
 # --- locks -------------------------------------------------------------------------------------------

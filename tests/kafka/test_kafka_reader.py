@@ -459,7 +459,7 @@ def test_an_unreachable_broker_is_named_after_the_stall_time(
 def test_a_read_of_few_offsets_fetches_few_bytes(
     settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:
-    """Of a thousand records in the middle of a log: less than twice their size, as a plan of single chunks reads them."""
+    """Of a thousand records in the middle of a log: little more than their size, as a plan of single chunks reads them."""
     name, size = topic(), 500
     # Batches as other clients write them.
     producer = Producer(settings.producer(batch_size=16_384))
@@ -479,7 +479,7 @@ def test_a_read_of_few_offsets_fetches_few_bytes(
         before = len(received)
         while len(received) < before + 20:
             reader._open_consumer().poll(0.05)
-    assert received[-1] < 2 * 1_000 * size
+    assert received[-1] < 1.6 * 1_000 * size
 
 
 @pytest.mark.parametrize(("partitions", "wait_ms"), [(1, 100), (300, 300), (3_000, 1_000)])

@@ -5,17 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import LedgerUnavailableError, LedgerVersionError
-from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.group.ledger_rules import ledger_partition
+from kafka_ordered_ops.core.types import Isolation, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.kafka.client.errors import FaultReasons
+from kafka_ordered_ops.kafka.ledger import log
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.read.taking import Taking
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.examples import examples
 from tests.support.ledger_support import (
@@ -179,3 +187,37 @@ def test_a_foreign_transaction_left_open_is_waited_for_and_then_named(
     timer.join()
     assert begun.plan(before(orders, 12), "open").status is WindowStatus.COMMITTED
     assert committed_offset(begun, orders) == 2
+
+
+# --- too many records -------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_is_too_large_for_the_time_says_how_much_was_read(
+    begun: OrderedWindows, ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other transaction is to blame: the error has the offsets and their rate, and a retry continues there."""
+    monkeypatch.setattr(log, "_CONSUME_RECORDS", 1)
+    group_id, where = begun.group_id, ledger_partition(ledger, begun.group_id)
+    config = begun.settings.consumer(group_id=group_id, isolation=Isolation.READ_COMMITTED)
+    with Lookup(begun.settings) as lookup:
+        end = lookup.end_offsets([where], Isolation.READ_UNCOMMITTED)[where]
+    take = Taking.take
+
+    def patient(taking: Taking, consumer: Consumer) -> list[Message]:
+        while not (messages := take(taking, consumer)):
+            pass
+        return messages
+
+    opened = partial(Consumer, config)
+    with closing(
+        log.LedgerLog(where, group_id, opened, FaultReasons(frozenset()), config=config)
+    ) as found:
+        told = (
+            rf"too large to be read .* 1 of {end} offsets .* from 0 up to 1 of {end}\. .*[Pp]rune"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(Taking, "take", patient)
+            with pytest.raises(LedgerUnavailableError, match=told):
+                found.read_to(end, log_start=0, deadline=time.monotonic())
+        found.read_to(end, log_start=0, deadline=time.monotonic() + TIMEOUT_S)
+        assert found.position == end

@@ -98,7 +98,7 @@ def test_files_that_are_not_seen_here_make_no_window(
     """Rows are counted in the files by the eyes that will publish them; the error has both numbers and the cause."""
     plan = plan_of(windows)
     with monkeypatch.context() as patch:
-        patch.setattr("kafka_ordered_ops.output.renaming.files_for", lambda *_: Elsewhere())
+        patch.setattr("kafka_ordered_ops.output.locking.files_for", lambda *_: Elsewhere())
         with pytest.raises(SinkError, match=r"100 rows .* 3 files .* hold 70.*mounted") as raised:
             staged(windows, plan, tmp_path)
     assert (raised.value.facts["records"], raised.value.facts["found"]) == (100, 70)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output import renaming
+from kafka_ordered_ops.output import locking
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.spark.read.engines import Engine
 
@@ -351,11 +352,11 @@ class CrashingFiles(LocalFiles):
         if self.left == 0:
             raise Crash
 
-    def write(self, path: str, content: bytes) -> None:
-        self._step(super().write, path, content)
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        self._step(partial(super().write, durable=durable), path, content)
 
-    def make_folder(self, path: str) -> None:
-        self._step(super().make_folder, path)
+    def make_folder(self, path: str, *, durable: bool = True) -> None:
+        self._step(partial(super().make_folder, durable=durable), path)
 
     def rename(self, source: str, target: str) -> None:
         self._step(super().rename, source, target)
@@ -377,8 +378,8 @@ class CrashingFiles(LocalFiles):
     def remove_if_empty(self, folder: str) -> None:
         self._step(super().remove_if_empty, folder)
 
-    def settle(self, folder: str) -> None:
-        self._step(super().settle, folder)
+    def settle(self, folder: str, *, names: bool = True) -> None:
+        self._step(partial(super().settle, names=names), folder)
 
 
 @contextmanager
@@ -386,7 +387,7 @@ def crash_at(at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterat
     """The block dies at its n-th change to the file system, if it has so many; gives the crash once it came."""
     crashed: list[Crash] = []
     with monkeypatch.context() as patch:
-        patch.setattr(renaming, "files_for", lambda *_: CrashingFiles(at, after=after))
+        patch.setattr(locking, "files_for", lambda *_: CrashingFiles(at, after=after))
         try:
             yield crashed
         except Crash as crash:

@@ -46,6 +46,7 @@ from kafka_ordered_ops.core.planning.planning import (
     resolve_start,
 )
 from kafka_ordered_ops.core.planning.scan_fold import ScanResult
+from kafka_ordered_ops.core.planning.scanned_times import KeptTimes, Log, Scan
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
@@ -123,6 +124,7 @@ class SnapshotReader:
         self._group = group_id
         self._stall_timeout_s = stall_timeout_s
         self._progress = progress
+        self._kept = KeptTimes()
 
     def read(
         self,
@@ -397,11 +399,30 @@ class SnapshotReader:
         self, questions: Sequence[PartitionQuestion], window: Window
     ) -> tuple[dict[TopicPartition, ScanResult], Mapping[TopicPartition, OffsetSet]]:
         """Return the results by partition, and the offsets that could not be read, where their loss is accepted."""
-        wanted = {one.facts.tp: one.to_scan for one in questions if one.to_scan}
-        folds = {one.facts.tp: one.fold() for one in questions if one.to_scan}
+        asked = {one.facts.tp: one for one in questions if one.to_scan}
+        logs = {tp: _log_of(one.facts, window.isolation) for tp, one in asked.items()}
+        known = {tp: self._kept.of(tp, log) for tp, log in logs.items()}
+        scans = {
+            tp: Scan(one.fold(), one.to_scan, known[tp].within(one.to_scan))
+            for tp, one in asked.items()
+        }
+        unreadable = self._read(scans, window)
+        for tp, scan in scans.items():
+            scan.finish()
+            if tp not in unreadable:
+                # Of offsets that are done or claimed, no later plan asks.
+                times = known[tp].joined(scan.learned()).within(asked[tp].open)
+                self._kept.keep(tp, logs[tp], times)
+        return {tp: scan.fold.finish() for tp, scan in scans.items()}, unreadable
+
+    def _read(
+        self, scans: Mapping[TopicPartition, Scan], window: Window
+    ) -> Mapping[TopicPartition, OffsetSet]:
+        """Read what is not known; return the offsets that could not be read, where their loss is accepted."""
+        wanted = {tp: scan.to_read for tp, scan in scans.items() if scan.to_read}
         if not wanted:
-            return {}, {}
-        total = sum(offsets.count for offsets in wanted.values())
+            return {}
+        total, records = sum(offsets.count for offsets in wanted.values()), 0
         reader = open_reader(
             self._settings,
             self._group,
@@ -414,15 +435,25 @@ class SnapshotReader:
             is_lossy = window.on_data_loss is OnDataLoss.WARN
             batches = skipping.through(reader.timestamps) if is_lossy else reader.timestamps()
             for number, batch in enumerate(batches):
-                fold = folds[batch.tp]
-                fold.feed(batch.offsets, batch.timestamps_ms)
-                if fold.stopped:
+                scan = scans[batch.tp]
+                records += batch.offsets.size
+                if records * 16 > self._kept.bytes_max:
+                    scan.keep_no_more()
+                scan.take(batch.offsets, batch.timestamps_ms, batch.position)
+                if scan.fold.stopped:
                     reader.stop(batch.tp)
                 if self._progress and number % _PROGRESS_BATCHES == 0:
                     self._progress(_scanned(wanted, reader.positions), total)
         if self._progress:
             self._progress(total, total)
-        return {tp: fold.finish() for tp, fold in folds.items()}, skipping.unreadable
+        return skipping.unreadable
+
+
+def _log_of(facts: PartitionFacts, isolation: Isolation) -> Log | None:
+    """Return the log that a partition's facts are about; None if its leader does not say which it is."""
+    if facts.leader_epoch is None or not facts.topic_id:
+        return None
+    return Log(facts.topic_id, facts.leader_epoch, isolation)
 
 
 def _resolve(

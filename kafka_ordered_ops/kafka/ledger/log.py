@@ -132,7 +132,8 @@ class LedgerLog(LedgerFold):
         if start >= end:
             return
         waits_for(f"the ledger {self.where} to be read up to offset {end}")
-        position = start
+        position, began_s = start, time.monotonic()
+        moved_s = began_s
         tp = TopicPartition(self.where.topic, self.where.partition, start)
         consumer = self._consumer
         consumer.assign([tp])
@@ -154,10 +155,13 @@ class LedgerLog(LedgerFold):
                     else:
                         position = max(position, self._end_told(message))
                 [now] = consumer.position([tp])
-                position = max(position, offset_known(now.offset) or 0)
+                if (reached := offset_known(now.offset) or 0) > position or records:
+                    moved_s = time.monotonic()
+                position = max(position, reached)
                 yield records, position
-                if position < end and time.monotonic() > deadline:
-                    raise self._stuck(position, end)
+                if position < end and (now_s := time.monotonic()) > deadline:
+                    took_s, quiet_s = now_s - began_s, now_s - moved_s
+                    raise self._unread(range(start, end), position, took_s, quiet_s)
         except KafkaException as error:
             raise translate(
                 error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
@@ -219,7 +223,18 @@ class LedgerLog(LedgerFold):
         if not self.line.take(offset, key or b"", value, message.timestamp()[1]):
             self.take(offset, key, value, partial(_headers_of, message))
 
-    def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
+    def _unread(
+        self, wanted: range, position: int, took_s: float, quiet_s: float
+    ) -> LedgerUnavailableError:
+        """Return the error of a read that did not reach its end in time: it was under way, or stuck."""
+        start, end, read = wanted.start, wanted.stop, position - wanted.start
+        if read > 0 and quiet_s < took_s / 10:
+            return LedgerUnavailableError(
+                f"group {self.group_id}: the ledger {self.where} is too large to be read in {took_s:.0f} s: {read:,} of "
+                f"{end - start:,} offsets were read, {read / took_s:,.0f} a second, from {start} up to {position} of {end}. "
+                "A retry in this process continues there; a new process begins again and needs a longer time limit. Prune "
+                "old windows of the groups of this ledger, or give new groups another ledger"
+            )
         return LedgerUnavailableError(
             f"group {self.group_id}: the ledger {self.where} could only be read up to offset {position} of "
             f"{end}: a transaction of another process is open there, or the broker does not "

@@ -31,6 +31,8 @@ FEW_OFFSETS: Final = 4_096
 #: the last wanted offset is for nothing: this is where both together are least.
 FETCH_BYTES_PER_OFFSET: Final = 64
 FETCH_BYTES_MIN: Final = 65_536
+#: The client fetches on while fewer of them wait than one of so many: what waits behind the last wanted one is for nothing.
+QUEUED_ONE_OF: Final = 8
 #: How long a broker may hold a fetch of very many quiet partitions, a millisecond for each, without an end to be felt.
 ENDLESS_FETCH_WAIT_MS: Final = 1_000
 
@@ -85,4 +87,5 @@ def fetch_settings(wanted: Mapping[TopicPartition, OffsetSet]) -> dict[str, str]
     if not 0 < most <= FEW_OFFSETS:
         return {}
     fetch_bytes = max(FETCH_BYTES_PER_OFFSET * most, FETCH_BYTES_MIN)
-    return {"fetch.message.max.bytes": str(fetch_bytes), "queued.min.messages": str(most)}
+    queued = max(most // QUEUED_ONE_OF, 1)
+    return {"fetch.message.max.bytes": str(fetch_bytes), "queued.min.messages": str(queued)}

@@ -40,6 +40,9 @@ class HdfsFiles:
         root: the root of the outputs.
     """
 
+    #: A lock is one window's.
+    windows_together = 1
+
     def __init__(self, door: Door, root: str) -> None:
         self._door, self._root = door, root
         #: The one that this process has.
@@ -116,7 +119,7 @@ class HdfsFiles:
         buffered.flush()
         _complete(upload)
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
         """Write a small file so that it is there whole or not at all."""
         temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
         if self._turn is not None:
@@ -145,7 +148,7 @@ class HdfsFiles:
                 self._door.delete(temporary, recursive=False)
             raise
 
-    def make_folder(self, path: str) -> None:
+    def make_folder(self, path: str, *, durable: bool = True) -> None:
         """Make a folder and its parents, where missing."""
         self._door.make_folder(path, parents=True)
 
@@ -153,6 +156,11 @@ class HdfsFiles:
         """Rename a folder in one step; `target` does not exist."""
         if self._turn is None or not self._turn.rename(source, target):
             self._door.rename(source, target, overwrite=False)
+
+    @contextmanager
+    def together(self, *folders: str) -> Iterator[None]:
+        """Do nothing: each rename is durable by itself."""
+        yield
 
     def exchange(self, one: str, other: str) -> bool:
         """Return False: HDFS has no such operation."""
@@ -191,7 +199,7 @@ class HdfsFiles:
             # Its job has just moved or removed it.
             return
 
-    def settle(self, folder: str) -> None:
+    def settle(self, folder: str, *, names: bool = True) -> None:
         """Do nothing: a file that is closed is durable, and who may read it is for HDFS to say."""
 
     @contextmanager

@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError, once
 from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
 from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, control_folder
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, Output
+from kafka_ordered_ops.output.ownership import check_newest
 
 #: Version of the JSON in manifests and seals.
 _VERSION: Final = 1
@@ -184,3 +185,16 @@ def _files(fields: Fields) -> dict[str, int]:
         ((one.text("path"), one.integer("bytes", least=0)) for one in fields.objects("files")),
         "file",
     )
+
+
+def check_newest_shown(output: Layout, manifest: Manifest | None) -> None:
+    """Raise `WindowSupersededError` for an output that is older than the published one of its claim."""
+    if manifest is not None and (shown := manifest.output) is not None:
+        check_newest(output.placed_as(shown), shown)
+
+
+def like(output: Output, found: Layout) -> Output:
+    """Return what was parsed with the class of `output` as such."""
+    if not isinstance(found, type(output)):
+        raise TypeError(f"{type(found).__name__} is not a {type(output).__name__}")
+    return found

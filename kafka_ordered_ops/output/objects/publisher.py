@@ -35,10 +35,12 @@ from kafka_ordered_ops.output.objects.layout import (
     SEAL_BYTES_MAX,
     Manifest,
     Seal,
+    check_newest_shown,
     claim_of,
     final_name,
     generation_of,
     is_own_file,
+    like,
     manifest_path,
     seal_path,
     visible,
@@ -48,7 +50,6 @@ from kafka_ordered_ops.output.objects.root_owner import check_root, own_root, re
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
-    check_newest,
     check_not_fewer,
     first_group,
     under_way,
@@ -95,12 +96,13 @@ class ManifestPublisher:
             own_root(self._store, output)
             self._check_partitions(output)
 
-    def make(self, output: Layout, token: str) -> None:
-        """Begin a draft, once nothing is in the way of its publication."""
-        path = output.draft_path(token)
-        with as_sink_error(f"the stage {path} cannot be made"):
-            self._decided(output, partial(self._check_place, output))
-            self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output))
+    def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Begin drafts, once nothing is in the way of their publication."""
+        for output, token in drafts:
+            path = output.draft_path(token)
+            with as_sink_error(f"the stage {path} cannot be made"):
+                self._decided(output, partial(self._check_place, output))
+                self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: count what its files hold, then name them."""
@@ -117,18 +119,19 @@ class ManifestPublisher:
             self._store.put(f"{path}/{DRAFT_SEAL}", Seal(sealed, files).to_bytes())
         return sealed
 
-    def land(self, output: Layout, token: str) -> None:
-        """Make a sealed draft the attempt's stage; another job's draft is left to the next publication."""
-        path = output.draft_path(token)
-        with as_sink_error(f"the stage {path} cannot be completed"):
-            if output.part is not None:
-                # It names files of the part as it was.
-                self._store.delete([seal_path(output.whole)])
-            try:
-                sealed = Copy(f"{path}/{DRAFT_SEAL}", seal_path(output), SEAL_BYTES_MAX)
-                self._store.copy([sealed])
-            except FileNotFoundError:
-                raise output.removed_error(path) from None
+    def land(self, drafts: Sequence[tuple[Layout, str]]) -> None:
+        """Make sealed drafts the attempts' stages; other jobs' drafts are left to the next publication."""
+        for output, token in drafts:
+            path = output.draft_path(token)
+            with as_sink_error(f"the stage {path} cannot be completed"):
+                if output.part is not None:
+                    # It names files of the part as it was.
+                    self._store.delete([seal_path(output.whole)])
+                try:
+                    sealed = Copy(f"{path}/{DRAFT_SEAL}", seal_path(output), SEAL_BYTES_MAX)
+                    self._store.copy([sealed])
+                except FileNotFoundError:
+                    raise output.removed_error(path) from None
 
     def drop(self, output: Layout, token: str) -> None:
         """Remove a draft; output that has landed stays."""
@@ -148,7 +151,7 @@ class ManifestPublisher:
             seal = self._seal(output)
             if seal is None or self._lost(output, seal) is not None:
                 return None
-            return _like(output, seal.output)
+            return like(output, seal.output)
 
     def shown(self, output: Output) -> Output | None:
         """Return what readers see, if that is this very attempt's and all of its files are there."""
@@ -160,7 +163,7 @@ class ManifestPublisher:
                 if not output.is_mine(shown):
                     return None
                 if self._shows(shown, seen.manifest, self._published_sizes(shown)):
-                    return _like(output, shown)
+                    return like(output, shown)
                 if self._seen(output).state == seen.state:
                     return None
             return None
@@ -169,7 +172,7 @@ class ManifestPublisher:
         """Return an output with the facts of its stage, if there is one."""
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             seal = self._seal(output)
-            return output if seal is None else _like(output, seal.output)
+            return output if seal is None else like(output, seal.output)
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Name the files of complete parts as those of one stage of the whole window; none is moved."""
@@ -203,16 +206,24 @@ class ManifestPublisher:
 
     # --- what readers see --------------------------------------------------------------------------
 
-    def check_ready(self, output: Layout) -> None:
+    def check_ready(self, outputs: Sequence[Layout]) -> None:
         """Raise what `publish` would raise; nothing is changed."""
-        with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
-            check_root(self._store, output)
-            output = self._place(output)
-            if self._decided(output, partial(self._to_publish, output, again=False))[2] is not None:
-                self._check_partitions(output)
+        for output in outputs:
+            with as_sink_error(
+                f"window {output.window_id} cannot be published to {output.final_path}"
+            ):
+                check_root(self._store, output)
+                placed = self._place(output)
+                decide = partial(self._to_publish, placed, again=False)
+                if self._decided(placed, decide)[2] is not None:
+                    self._check_partitions(placed)
 
-    def publish(self, output: Layout) -> None:
-        """Copy the stage to where readers look, name the copies in the manifest, and remove what is then worthless."""
+    def publish(self, outputs: Sequence[Layout]) -> None:
+        """Copy stages to where readers look, name the copies in the manifests, and remove what is then worthless."""
+        for output in outputs:
+            self._publish_one(output)
+
+    def _publish_one(self, output: Layout) -> None:
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
             output = self._place(output)
             for turn in range(_TURNS):
@@ -279,13 +290,13 @@ class ManifestPublisher:
             # A publisher removes the stage; a process that joins the parts meanwhile may name them again.
             return None
         if seal is None:
-            _check_newest(output, manifest)
+            check_newest_shown(output, manifest)
             raise output.no_stage_error(visible(output, manifest, present))
         if lost is not None:
             told = visible(output, manifest, present)
             raise output.changed_stage_error(f"{output.stage_path}~", lost, told)
         self._check_place(output, seen, present)
-        _check_newest(output, manifest)
+        check_newest_shown(output, manifest)
         if manifest is not None and manifest.output is not None:
             check_not_fewer(seal.output, manifest.output)
         return seal
@@ -485,15 +496,3 @@ class ManifestPublisher:
     def _shows(self, output: Layout, manifest: Manifest, present: Mapping[str, int]) -> bool:
         """Return whether readers see this attempt's output, with all its files."""
         return output.is_mine(manifest.output) and not manifest.missing(output, present)
-
-
-def _check_newest(output: Layout, manifest: Manifest | None) -> None:
-    if manifest is not None and (shown := manifest.output) is not None:
-        check_newest(output.placed_as(shown), shown)
-
-
-def _like(output: Output, found: Layout) -> Output:
-    """Return what was parsed with the class of `output` as such."""
-    if not isinstance(found, type(output)):
-        raise TypeError(f"{type(found).__name__} is not a {type(output).__name__}")
-    return found
