@@ -171,9 +171,9 @@ class Delta:
 
     def _merge(self, write: TableWrite, app_id: str, version: int | None, told: str) -> None:
         conf = {
-            "spark.databricks.delta.write.txnAppId": app_id,
+            "spark.databricks.delta.write.txnAppId": _as_setting(app_id),
             "spark.databricks.delta.write.txnVersion": str(version),
-            "spark.databricks.delta.commitInfo.userMetadata": told,
+            "spark.databricks.delta.commitInfo.userMetadata": _as_setting(told),
         }
         statement = merge_statement(self.facts, self.target, self.stage.statement(write))
         session_with(self.facts.spark, conf).sql(statement).collect()
@@ -182,6 +182,11 @@ class Delta:
         from pyspark.sql import functions as f
 
         return f.col(quoted(self.facts.columns["window_id"])) == f.lit(write.window_id)
+
+
+def _as_setting(text: str) -> str:
+    """Return the same JSON without what Spark replaces where it reads a setting: ``${...}``, in a window's id, say."""
+    return text.replace("${", "\\u0024{")
 
 
 def _told(text: str | None) -> tuple[TableCommit | None, int | None]:
