@@ -123,11 +123,13 @@ class GroupQueries(Gated):
                 with it.
 
         Raises:
-            ConfigError: the limit is out of range.
+            ConfigError: the limit is out of range, or `before` is not an id.
             UnknownWindowError: the window `before` does not exist.
         """
         if limit is not None:
             check_count(limit, what="limit", least=1, greatest=INT64_MAX)
+        if before is not None:
+            check_window_id(before)
         return self._ledger.summaries(self.group_id, limit=limit, before=before)
 
     def existing_ledger_id(self) -> str:
