@@ -35,6 +35,7 @@ from kafka_ordered_ops.spark import environment, read_window, write_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read import edges, engines, order
 from kafka_ordered_ops.spark.read.engines import Engine
+from kafka_ordered_ops.spec import spark_submit
 from tests.support.spark_support import (
     CUTOFF_MS,
     ENGINES,
@@ -425,7 +426,7 @@ def test_installations_that_break_each_other_are_named(
 
     monkeypatch.setattr(environment, "version", version)
     monkeypatch.setattr(
-        environment,
+        spark_submit,
         "find_spec",
         lambda _: ModuleSpec("pyspark", None, origin="pyspark/__init__.py") if found else None,
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import HeldElsewhere, WindowPlan
@@ -82,14 +80,3 @@ def test_of_windows_planned_together_those_that_ask_are_told(windows: OrderedWin
     windows.plan(asked(20, since=10), "mine")
     plans = windows.plan_many([asked(one + 10, since=one) for one in (0, 10, 20)], ["a", "b", "c"])
     assert [held(plan) for plan in plans] == [{}, {"mine": 2}, {}]
-
-
-def test_plans_written_before_say_nothing(windows: OrderedWindows) -> None:
-    """A plan's JSON without the field is read as one that names nobody."""
-    windows.plan(asked(12), "first")
-    plan = windows.plan(asked(22), "second")
-    assert WindowPlan.from_text(plan.to_text()) == plan
-    assert plan.held_by_open
-    older = plan.to_json()
-    del older["held_by_open"]
-    assert WindowPlan.from_text(strict_json.dumps(older)) == replace(plan, held_by_open=())

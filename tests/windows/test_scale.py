@@ -160,7 +160,7 @@ def test_a_fold_that_lets_windows_go_sees_what_was_written_last(
         expected.pop(name, None)
         messages = []
         if status is not None:
-            expected[name] = _record(name, status, generation, "x" * size)
+            expected[name] = _record(name, status, generation, {"x": "x" * size})
             messages = _messages(expected[name], generation, parts)
         written = len(messages)
         left_over = range(written, parts_of.get(name, 0))
@@ -187,7 +187,9 @@ def _only(records: Mapping[str, WindowRecord], names: str) -> dict[str, WindowRe
     return {name: one for name, one in records.items() if name in names}
 
 
-def _record(name: str, status: WindowStatus, generation: int, result: str) -> WindowRecord:
+def _record(
+    name: str, status: WindowStatus, generation: int, result: dict[str, str]
+) -> WindowRecord:
     plan = WindowPlan(
         group_id=GROUP,
         window_id=name,

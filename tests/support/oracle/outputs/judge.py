@@ -20,7 +20,7 @@ from tests.support.oracle.outputs.steps import Actor
 from tests.support.oracle.outputs.world import Place
 
 #: What a run notes of rows that it has not looked at.
-_ELSEWHERE: Final = "where an earlier call wrote them"
+_ELSEWHERE: Final = "where this call did not look"
 #: Calls that look at their root, when they end well; and those that do so if their windows hold records.
 _LOOKS: Final = frozenset({"run", "clean"})
 _LOOKS_FOR_RECORDS: Final = frozenset({"parts", "many", "replay"})
