@@ -18,8 +18,8 @@ from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import Layout, stages_folder
-from kafka_ordered_ops.output.ownership import check_owned
-from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner
+from kafka_ordered_ops.output.ownership import check_owned, other_places
+from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner, with_groups
 
 
 class OutputPlace:
@@ -67,10 +67,14 @@ class OutputPlace:
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
     ) -> RootOwner | None:
         files = files_for(self._root, self._options)
-        owner = read_owner(files, self._root)
+        names = files.names(self._root)
+        owner = read_owner(files, self._root, names)
         _check_root(publishers, owner, self._root)
         for one in publishers:
             place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
+            # Those of other times, say, which may be replaced at this very moment.
+            for _, shown in other_places(files, place, names):
+                check_may_replace(one, shown.owner, shown.final_path)
             if not files.exists(place.final_path):
                 continue
             shown = Layout.read_visible(files, self._root, place.final_path)
@@ -81,7 +85,7 @@ class OutputPlace:
                         continue
                     shown = Layout.read_visible(files, self._root, place.final_path)
             check_owned(files, place, shown, one)
-        return owner
+        return None if owner is None else with_groups(files, owner, self._root)
 
     def _check_store(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
