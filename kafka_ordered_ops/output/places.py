@@ -12,8 +12,8 @@ from kafka_ordered_ops.core.window.ownership import (
     check_may_replace,
     check_root_owner,
 )
-from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
-from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.core.window.partition import DATE_FOLDER, check_partition_by, partition_of
+from kafka_ordered_ops.core.window.window import Window, folder_name, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
@@ -70,11 +70,18 @@ class OutputPlace:
         names = files.names(self._root)
         owner = read_owner(files, self._root, names)
         _check_root(publishers, owner, self._root)
+        # Of a hundred thousand names, say, once for many windows.
+        digests = {id_digest(one.window_id) for one in publishers}
+        names = [
+            name
+            for name in names
+            if name.rpartition("-")[2] in digests or DATE_FOLDER.fullmatch(name)
+        ]
         for one in publishers:
             place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
             # Those of other times, say, which may be replaced at this very moment.
-            for _, shown in other_places(files, place, names):
-                check_may_replace(one, shown.owner, shown.final_path)
+            for _, other in other_places(files, place, names):
+                check_may_replace(one, other.owner, other.final_path)
             if not files.exists(place.final_path):
                 continue
             shown = Layout.read_visible(files, self._root, place.final_path)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.address import control_folder
@@ -212,7 +212,10 @@ def _have_common(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def _select(patterns: Sequence[str], names: Sequence[str]) -> bool:
     patterns = [one for one in patterns if is_pattern(one)]
-    return any(is_selected(one, patterns, ()) for one in names if not is_pattern(one))
+    # Others may have written what is recorded, and it only feeds a note.
+    with suppress(ConfigError):
+        return any(is_selected(one, patterns, ()) for one in names if not is_pattern(one))
+    return False
 
 
 def _groups(value: Any) -> dict[str, tuple[str, ...]]:
