@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.facts import window_facts
+from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import stamped
@@ -25,13 +25,12 @@ def test_a_process_reads_each_timestamp_once(
 ) -> None:
     """Only new records are fetched, and its plans are those of processes that know nothing."""
     fetched: list[int] = []
-    original = window_facts.open_reader
 
     def counting(*arguments: Any, **options: Any) -> Any:
         fetched.append(sum(offsets.count for offsets in arguments[3].values()))
-        return original(*arguments, **options)
+        return open_reader(*arguments, **options)
 
-    monkeypatch.setattr(window_facts, "open_reader", counting)
+    monkeypatch.setattr("kafka_ordered_ops.kafka.facts.window_facts.open_reader", counting)
     name, times = topic(), [*range(300)]
     random.Random(1).shuffle(times)
     produce(stamped(name, *times))
