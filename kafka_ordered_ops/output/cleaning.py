@@ -6,7 +6,7 @@ Nothing is removed that readers see. What a replacement that died has moved asid
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +14,9 @@ from typing import Any
 from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
-    MARKER_NAME,
-    UNDER_WAY_NAME,
     as_sink_error,
     is_own_folder,
     normal_root,
-    tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.hdfs.files import is_scrap
@@ -28,13 +25,13 @@ from kafka_ordered_ops.output.healing import heal_others
 from kafka_ordered_ops.output.layout import (
     MERGING,
     Layout,
-    published_marker,
     published_tags,
     stages_folder,
 )
 from kafka_ordered_ops.output.leftovers import Left, Leftovers, told_by
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
+    marks_in,
     remove_tagged,
 )
 from kafka_ordered_ops.output.root_owner import read_owner
@@ -139,7 +136,7 @@ class _Folders:
 
     def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
         every = [one for path in paths for one in self._files.below(path)]
-        markers = [marker for path in paths for marker in self._markers(path)]
+        markers = [one for path in paths for one in marks_in(self._files, self.root, path)]
         complete = [
             path
             for path in paths
@@ -154,9 +151,3 @@ class _Folders:
             sum(size for is_file, size, _ in every if is_file),
             datetime.fromtimestamp(max((at for _, _, at in every), default=0), UTC),
         )
-
-    def _markers(self, folder: str) -> Iterator[str]:
-        """Yield where the markers of a stage or a draft may be."""
-        yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
-        if (tag := tag_in(self._files, folder)) is not None:
-            yield published_marker(self.root, tag)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.ownership import (
     Publisher,
     check_may_replace,
@@ -24,9 +23,9 @@ from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
     GOING_NAME,
     MARKER_BYTES_MAX,
+    MARKER_NAME,
     UNDER_WAY_NAME,
     is_own_folder,
-    marker_path,
     remove_stage,
     tag_in,
 )
@@ -37,6 +36,7 @@ from kafka_ordered_ops.output.layout import (
     published_marker,
     published_tags,
 )
+from kafka_ordered_ops.output.leftovers import Told, told_by
 from kafka_ordered_ops.output.parts import sizes_of_part
 from kafka_ordered_ops.output.ports import Folders
 
@@ -145,7 +145,7 @@ def _are_copies(*outputs: Layout) -> bool:
 
 
 def is_own_name(files: Folders, output: Layout, path: str) -> bool:
-    """Return whether one of the window's stages is of this package, and not of another group."""
+    """Return whether one of the window's stages is of this package, and not of another ledger or group."""
     name = path.rpartition("/")[2]
     stage = STAGE_NAME.fullmatch(name)
     if stage is None or not files.is_folder(path):
@@ -154,8 +154,14 @@ def is_own_name(files: Folders, output: Layout, path: str) -> bool:
     if (not kind or kind.startswith("~part-")) and not is_own_folder(files, path):
         return False
     # What a job shares among its windows says nothing of itself; its draft does.
-    group_id = _group_in(files, path.replace("~shared-", "~draft-"))
-    return None in (group_id, output.group_id) or group_id == output.group_id
+    marks = marks_in(files, output.root, path.replace("~shared-", "~draft-"))
+    return may_be_of(output, told_by(map(files.read, marks), limit_bytes=MARKER_BYTES_MAX))
+
+
+def may_be_of(output: Layout, told: Told) -> bool:
+    """Return whether a stage is of an output's ledger and group, as far as its markers say it."""
+    is_group = None in (told.group_id, output.group_id) or told.group_id == output.group_id
+    return is_group and told.ledger_id in (None, output.ledger_id)
 
 
 def remove_tagged(files: Folders, root: str, folder: str) -> None:
@@ -172,25 +178,11 @@ def under_way(output: Layout) -> bytes:
     return strict_json.dumps(told).encode()
 
 
-def _group_in(files: Folders, folder: str) -> str | None:
-    """Return the group that a stage or a draft says it is of; None where it says nothing."""
-    paths = (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}")
-    return first_group(map(files.read, paths))
-
-
-def first_group(contents: Iterable[bytes | None]) -> str | None:
-    """Return the group that the first of some markers, seals and markers of drafts names; None if none does."""
-    for content in contents:
-        try:
-            value = strict_json.loads(content or b"", limit_bytes=MARKER_BYTES_MAX)
-        except JsonError:
-            continue
-        if isinstance(value, dict) and isinstance(value.get("output"), dict):
-            value = value["output"]
-        group_id = value.get("group") if isinstance(value, dict) else None
-        if isinstance(group_id, str):
-            return group_id
-    return None
+def marks_in(files: Folders, root: str, folder: str) -> Iterator[str]:
+    """Yield where the markers of a stage or a draft may be."""
+    yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
+    if (tag := tag_in(files, folder)) is not None:
+        yield published_marker(root, tag)
 
 
 def lost_files(files: Folders, marker: Layout, sizes: Mapping[str, int]) -> str | None:

@@ -22,9 +22,9 @@ from kafka_ordered_ops.output.ports import Folders
 STAGED_EXAMPLES: Final = 4
 
 
-def window_folders(files: Folders, root: str) -> Iterator[str]:
-    """Yield the folders of windows in a root, by their paths in it, sorted within each folder."""
-    names = files.names(root)
+def window_folders(files: Folders, root: str, names: Sequence[str] | None = None) -> Iterator[str]:
+    """Yield the folders of windows in a root, whose names may be given, by their paths in it, sorted within each folder."""
+    names = files.names(root) if names is None else names
     yield from _windows(names)
     for date in _dates(names):
         inside = files.names(f"{root}/{date}")

@@ -12,14 +12,14 @@ from kafka_ordered_ops.core.window.ownership import (
     check_may_replace,
     check_root_owner,
 )
-from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
-from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.core.window.partition import DATE_FOLDER, check_partition_by, partition_of
+from kafka_ordered_ops.core.window.window import Window, folder_name, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import Layout, stages_folder
-from kafka_ordered_ops.output.ownership import check_owned
-from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner
+from kafka_ordered_ops.output.ownership import check_owned, other_places
+from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner, with_groups
 
 
 class OutputPlace:
@@ -67,10 +67,21 @@ class OutputPlace:
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
     ) -> RootOwner | None:
         files = files_for(self._root, self._options)
-        owner = read_owner(files, self._root)
+        names = files.names(self._root)
+        owner = read_owner(files, self._root, names)
         _check_root(publishers, owner, self._root)
+        # Of a hundred thousand names, say, once for many windows.
+        digests = {id_digest(one.window_id) for one in publishers}
+        names = [
+            name
+            for name in names
+            if name.rpartition("-")[2] in digests or DATE_FOLDER.fullmatch(name)
+        ]
         for one in publishers:
             place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
+            # Those of other times, say, which may be replaced at this very moment.
+            for _, other in other_places(files, place, names):
+                check_may_replace(one, other.owner, other.final_path)
             if not files.exists(place.final_path):
                 continue
             shown = Layout.read_visible(files, self._root, place.final_path)
@@ -81,7 +92,7 @@ class OutputPlace:
                         continue
                     shown = Layout.read_visible(files, self._root, place.final_path)
             check_owned(files, place, shown, one)
-        return owner
+        return None if owner is None else with_groups(files, owner, self._root)
 
     def _check_store(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]

@@ -32,7 +32,6 @@ from dataclasses import replace
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import PartitionBy
-from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.contents import check_rows, count
 from kafka_ordered_ops.output.filesystem import (
     MARKER_NAME,
@@ -75,7 +74,7 @@ from kafka_ordered_ops.output.ownership import (
 from kafka_ordered_ops.output.partitions import check_folders, kind_of
 from kafka_ordered_ops.output.parts import join_parts, take_part_back
 from kafka_ordered_ops.output.ports import Folders
-from kafka_ordered_ops.output.root_owner import own_root, read_owner, record_group
+from kafka_ordered_ops.output.root_owner import check_root, own_root, record_group
 
 
 class RenamePublisher:
@@ -87,8 +86,9 @@ class RenamePublisher:
         """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
         files = folders_of(output)
         with as_sink_error(f"stages below {output.root} cannot be made"), locked(files, [output]):
-            own_root(files, output)
-            check_folders(files, output.root, kind_of(output), but=output.window_id)
+            names = files.names(output.root)
+            check_root(files, output, names)
+            check_folders(files, output.root, kind_of(output), but=output.window_id, names=names)
 
     def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
         """Make the folders of jobs' drafts, empty."""
@@ -97,11 +97,14 @@ class RenamePublisher:
             with locked(files, [output for output, _ in some]):
                 names = files.names(some[0][0].root)
                 for output, token in some:
-                    path = output.draft_path(token)
-                    with as_sink_error(f"the stage {path} cannot be made"):
+                    with as_sink_error(f"the stage {output.draft_path(token)} cannot be made"):
                         self._check_place(files, output, names)
                         self._check_partition_folders(files, output)
                         self._check_stage(files, output)
+                own_root(files, some[0][0], names)
+                for output, token in some:
+                    path = output.draft_path(token)
+                    with as_sink_error(f"the stage {path} cannot be made"):
                         # A crash of the system takes the job with it, and its draft need not outlive that.
                         files.make_folder(path, durable=False)
                         flag = f"{path}/{UNDER_WAY_NAME}"
@@ -131,7 +134,7 @@ class RenamePublisher:
             outputs = [output for output, _ in some]
             with as_sink_error(_cannot("be completed", outputs)), locked(files, outputs):
                 names = files.names(outputs[0].root)
-                own_root(files, outputs[0])
+                own_root(files, outputs[0], names)
                 self._check_partitions(files, outputs, names)
                 asides = [f"{output.stage_path}~older-{token}" for output, token in some]
                 for output in outputs:
@@ -279,11 +282,10 @@ class RenamePublisher:
 
     def _check_ready(self, files: Folders, outputs: Sequence[Layout]) -> None:
         root = outputs[0].root
-        names, owner = files.names(root), read_owner(files, root)
-        new = []
+        names, new = files.names(root), []
+        for one in {output.ledger_id: output for output in outputs}.values():
+            check_root(files, one, names)
         for output in outputs:
-            if owner is not None:
-                check_root_owner(output.ledger_id, owner.ledger_id, root)
             placed = self._place(files, output, names)
             if self._is_to_be_swapped(files, placed, other_places(files, placed, names)):
                 new.append(placed)

@@ -1,22 +1,28 @@
 """The ledger that a root of outputs belongs to, and the groups that publish there.
 
 ``<parent>/.koo/<name>/owner.json`` is written once, by a conditional create, when a window is first staged below the
-root. From then on windows of any other ledger are refused, until the root is adopted (`places.adopt_root`).
+root. From then on windows of any other ledger are refused, until the root is adopted (`places.adopt_root`). The groups
+are in ``groups.json`` beside it; in an object store they are in the same object.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.layout import Layout
+from kafka_ordered_ops.output.ownership import lost_marker
+from kafka_ordered_ops.output.partitions import window_folders
 from kafka_ordered_ops.output.ports import Folders
 
 _log = logging.getLogger(__name__)
@@ -25,6 +31,9 @@ _VERSION: Final = 1
 
 #: Some hundred groups with their topics have less.
 OWNER_BYTES_MAX: Final = 1024**2
+
+#: Where the owner was lost: windows that may say it.
+WINDOWS_LOOKED_AT: Final = 8
 
 
 @dataclass(frozen=True)
@@ -59,19 +68,41 @@ class RootOwner:
         return owner
 
     def with_group(self, output: Layout) -> RootOwner | None:
-        """Return the owner with a group that publishes for the first time; None if it is known."""
+        """Return the owner with a group that publishes for the first time; None if there is nothing to record."""
         group_id = output.group_id or ""
         known = self.groups.get(group_id)
-        if known is not None and set(output.topics) <= set(known):
+        # Without topics: they are too many.
+        if known == () or (known is not None and set(output.topics) <= set(known)):
             return None
         topics = tuple(sorted({*(known or ()), *output.topics}))
-        return replace(self, groups={**self.groups, group_id: topics})
+        newer = replace(self, groups={**self.groups, group_id: topics})._of_a_bounded_size()
+        return None if newer == self else newer
+
+    def _of_a_bounded_size(self) -> RootOwner:
+        """Return the owner as it can be read back: groups feed a note, and the largest lose their topics, or are left out."""
+        groups = dict(self.groups)
+        while len((owner := replace(self, groups=groups)).to_bytes()) > OWNER_BYTES_MAX:
+            largest = max(groups, key=lambda name: (sum(map(len, groups[name])), len(name)))
+            if not groups[largest]:
+                del groups[largest]
+            else:
+                groups[largest] = ()
+        if groups != self.groups:
+            _log.warning(
+                "The groups that publish below a root of ledger %s have too many topics to record all of them: of the "
+                "largest, a group with another name for the same topics is not told",
+                self.ledger_id,
+            )
+        return owner
 
     def note_on(self, group_id: str, topics: tuple[str, ...], root: str) -> str | None:
-        """Return a note if a group publishes for the first time where others have windows of the same topics."""
+        """Return a note if a group publishes for the first time where others have windows of the same topics.
+
+        Topics are names, or patterns as windows have them.
+        """
         if group_id in self.groups:
             return None
-        others = [name for name, known in self.groups.items() if not set(topics).isdisjoint(known)]
+        others = [name for name, known in self.groups.items() if _have_common(topics, known)]
         if not others:
             return None
         return (
@@ -86,35 +117,105 @@ def owner_path(root: str) -> str:
     return f"{control_folder(root)}/owner.json"
 
 
-def read_owner(files: Folders, root: str) -> RootOwner | None:
-    """Return the owner of a folder's windows; None if none was staged yet."""
-    path = owner_path(root)
-    content = files.read(path, limit_bytes=OWNER_BYTES_MAX)
-    return None if content is None else RootOwner.parse(content, path)
+def _groups_path(root: str) -> str:
+    """Return where the groups are recorded, apart from the owner: in HDFS, `adopt_root` keeps no publisher out."""
+    return f"{control_folder(root)}/groups.json"
 
 
-def own_root(files: Folders, output: Layout) -> RootOwner:
-    """Return the owner, after it was recorded at first use. The caller holds the root's lock.
+def read_owner(files: Folders, root: str, names: Sequence[str] | None = None) -> RootOwner | None:
+    """Return the owner of a folder's windows; None if none was staged yet. Where it was lost, a window says it.
+
+    The names in the root may be given, so that they are read once.
+
+    Raises:
+        SinkError: the owner cannot be read; or it was lost together with the markers of the windows.
+    """
+    return _recorded(files, root) or _owner_of_windows(files, root, names)
+
+
+def with_groups(files: Folders, owner: RootOwner, root: str) -> RootOwner:
+    """Return an owner with the groups that publish below its root."""
+    content = files.read(_groups_path(root), limit_bytes=OWNER_BYTES_MAX)
+    # What the former ledger's publishers still write after an adoption is not this one's, and a damaged file loses a note.
+    with suppress(SinkError):
+        if content is not None:
+            known = RootOwner.parse(content, _groups_path(root))
+            return known if known.ledger_id == owner.ledger_id else owner
+    return owner
+
+
+def check_root(files: Folders, output: Layout, names: Sequence[str] | None = None) -> None:
+    """Raise `OutputOwnedError` if the root, in which these names are, belongs to another ledger."""
+    if (owner := read_owner(files, output.root, names)) is not None:
+        check_root_owner(output.ledger_id, owner.ledger_id, output.root)
+
+
+def own_root(files: Folders, output: Layout, names: Sequence[str] | None = None) -> RootOwner:
+    """Return the owner, after it was recorded at first use. The caller holds the root's lock, and has checked the place.
 
     Raises:
         OutputOwnedError: the root belongs to another ledger.
     """
-    owner = read_owner(files, output.root)
+    owner = _recorded(files, output.root)
     if owner is None:
-        files.create(owner_path(output.root), RootOwner(output.ledger_id).to_bytes())
+        owner = _owner_of_windows(files, output.root, names)
+        owner = owner or RootOwner(output.ledger_id)
+        check_root_owner(output.ledger_id, owner.ledger_id, output.root)
+        files.create(owner_path(output.root), owner.to_bytes())
         # In HDFS, publishers of other windows are at work at the same time.
-        owner = read_owner(files, output.root) or RootOwner(output.ledger_id)
+        owner = _recorded(files, output.root) or owner
     check_root_owner(output.ledger_id, owner.ledger_id, output.root)
     return owner
 
 
 def record_group(files: Folders, output: Layout) -> None:
     """Record that a group publishes, at its first publication. The caller holds the root's lock."""
-    owner = own_root(files, output)
+    owner = with_groups(files, own_root(files, output), output.root)
     if (newer := owner.with_group(output)) is not None:
         if note := owner.note_on(output.group_id or "", output.topics, output.root):
             _log.warning("%s", note)
-        files.write(owner_path(output.root), newer.to_bytes())
+        files.write(_groups_path(output.root), newer.to_bytes())
+
+
+def lost_owner_error(root: str, place: str, lost: str) -> SinkError:
+    """Return the error about a root whose owner is gone, and a window there that does not say whose it is."""
+    return SinkError(
+        f"{owner_path(root)} is gone, so it is not known which ledger the windows below {root} belong to, and {place} does "
+        f"not say it: another program made it{lost}. Restore what was beside the root, or move that window away"
+    )
+
+
+def _recorded(files: Folders, root: str) -> RootOwner | None:
+    path = owner_path(root)
+    content = files.read(path, limit_bytes=OWNER_BYTES_MAX)
+    return None if content is None else RootOwner.parse(content, path)
+
+
+def _owner_of_windows(files: Folders, root: str, names: Sequence[str] | None) -> RootOwner | None:
+    """Return the ledger of a window that readers see as the owner; None if there is no window of this package."""
+    error = None
+    for name in islice(window_folders(files, root, names), WINDOWS_LOOKED_AT):
+        folder = f"{root}/{name}"
+        if (marker := Layout.read_visible(files, root, folder)) is not None:
+            return RootOwner(marker.ledger_id)
+        if error is None and (lost := lost_marker(files, root, folder)):
+            error = lost_owner_error(root, folder, lost)
+    if error is not None:
+        raise error
+    return None
+
+
+def _have_common(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether two lists of names and patterns are certain to have a topic in common."""
+    return not set(one).isdisjoint(other) or _select(one, other) or _select(other, one)
+
+
+def _select(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    patterns = [one for one in patterns if is_pattern(one)]
+    # Others may have written what is recorded, and it only feeds a note.
+    with suppress(ConfigError):
+        return any(is_selected(one, patterns, ()) for one in names if not is_pattern(one))
+    return False
 
 
 def _groups(value: Any) -> dict[str, tuple[str, ...]]:

@@ -85,10 +85,10 @@ def fill(kafka: InMemoryKafka, name: str, *, hour: int = 0, count: int = 5) -> N
         kafka.produce("orders", value=f"{name}-{n}".encode(), partition=0, timestamp_ms=time_ms)
 
 
-def an_hour(hour: int = 0, **more: object) -> Window:
+def an_hour(hour: int = 0, topics: str = "orders", **more: object) -> Window:
     """The interval of an hour."""
     since, cutoff = at(hour * HOUR), at((hour + 1) * HOUR)
-    return Window("orders", since=since, cutoff=cutoff, starting_offsets="earliest", **more)  # type: ignore[arg-type]
+    return Window(topics, since=since, cutoff=cutoff, starting_offsets="earliest", **more)  # type: ignore[arg-type]
 
 
 def a_second(second: int) -> Window:

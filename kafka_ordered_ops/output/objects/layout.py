@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, once
 from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
 from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, control_folder
@@ -35,7 +36,12 @@ SEAL: Final = "~seal.json"
 #: In a draft's folder: what becomes the stage's seal.
 DRAFT_SEAL: Final = "_window.json"
 
-_FILE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-\d+-(\d+)-part-\d{5,}\.parquet")
+#: As many digits as every number of 64 bits can have.
+GENERATION_MAX: Final = 10**18 - 1
+
+_FILE_NAME: Final = re.compile(
+    r"([A-Za-z0-9_.-]+)-[0-9]{1,19}-([0-9]{1,18})-part-[0-9]{5,18}\.parquet"
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class Manifest:
             fields = Fields(strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX), "manifest")
             output = fields.anything("output")
             return cls(
-                fields.integer("generation", least=1),
+                fields.integer("generation", least=1, greatest=GENERATION_MAX),
                 None if output is None else _output(output, like),
                 _files(fields),
                 fields.text_or_none("publisher"),
@@ -147,18 +153,40 @@ def generation_of(name: str) -> int | None:
     return None if found is None else int(found[2])
 
 
+def next_generation(output: Layout, before: Manifest, present: Mapping[str, int]) -> int:
+    """Return the generation after those that a manifest, and the files of the window's own claims, have."""
+    mine = (name for name in present if claim_of(name) in output.publisher.claims)
+    newest = max(before.generation, *(generation_of(name) or 0 for name in mine), 0)
+    if newest >= GENERATION_MAX:
+        raise SinkError(
+            f"{manifest_path(output)}, or a file in {output.final_path}, has generation {newest}, and there is none after "
+            "it: another program wrote it. Move it away, then run the window again",
+            window_id=output.window_id,
+        )
+    return newest + 1
+
+
 def is_own_file(output: Layout, path: str) -> bool:
     """Return whether a path below the root is that of a published file of an output's window, whatever its times."""
+    return is_published_file(path) and _digest_of(path) == id_digest(output.window_id)
+
+
+def is_published_file(path: str) -> bool:
+    """Return whether a path below the root is that of a published file of some window."""
     *above, folder, name = ["", *path.split("/")]
-    digest = digest_in(folder.removeprefix(WINDOW_PREFIX))
     return (
         generation_of(name) is not None
         and folder.startswith(WINDOW_PREFIX)
-        and digest == id_digest(output.window_id)
+        and _digest_of(path) is not None
         # Folders of dates and hours.
         and not {".", ".."} & set(above)
         and "" not in above[1:]
     )
+
+
+def _digest_of(path: str) -> str | None:
+    *_, folder, _ = ["", *path.split("/")]
+    return digest_in(folder.removeprefix(WINDOW_PREFIX))
 
 
 def claim_of(name: str) -> str | None:

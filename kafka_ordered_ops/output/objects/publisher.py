@@ -28,6 +28,7 @@ from kafka_ordered_ops.output.filesystem import (
     data_names,
 )
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
+from kafka_ordered_ops.output.leftovers import told_by
 from kafka_ordered_ops.output.objects.files import ObjectFiles
 from kafka_ordered_ops.output.objects.layout import (
     DRAFT_SEAL,
@@ -42,6 +43,7 @@ from kafka_ordered_ops.output.objects.layout import (
     is_own_file,
     like,
     manifest_path,
+    next_generation,
     seal_path,
     visible,
 )
@@ -51,7 +53,7 @@ from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_not_fewer,
-    first_group,
+    may_be_of,
     under_way,
 )
 from kafka_ordered_ops.output.partitions import kind_of
@@ -93,7 +95,7 @@ class ManifestPublisher:
     def check_root(self, output: Layout) -> None:
         """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
         with as_sink_error(f"stages below {output.root} cannot be made"):
-            own_root(self._store, output)
+            check_root(self._store, output)
             self._check_partitions(output)
 
     def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
@@ -102,6 +104,7 @@ class ManifestPublisher:
             path = output.draft_path(token)
             with as_sink_error(f"the stage {path} cannot be made"):
                 self._decided(output, partial(self._check_place, output))
+                own_root(self._store, output)
                 self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
@@ -304,8 +307,7 @@ class ManifestPublisher:
     def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
         """Return whether the stage was published; False: another publisher was faster."""
         before = seen.manifest or Manifest(0, None, {})
-        generations = [generation_of(name) or 0 for name in present]
-        generation = max(before.generation, *generations, 0) + 1
+        generation = next_generation(output, before, present)
         folder = output.final_path.removeprefix(f"{output.root}/")
         names = [final_name(output, generation, n) for n in range(len(seal.files))]
         targets = [f"{output.final_path}/{name}" for name in names]
@@ -408,24 +410,19 @@ class ManifestPublisher:
         self._store.delete([f"{output.root}/{path}" for path in left])
 
     def _is_worthless(self, output: Layout, name: str) -> bool:
-        """Return whether a staged object is of this package and this group, and of no newer attempt."""
+        """Return whether a staged object is of this package, ledger and group, and of no newer attempt."""
         place, _, _ = name.partition("/")
         stage = STAGE_NAME.fullmatch(place.partition("~")[0])
         if stage is None:
             return False
         if stage[1] == output.claim_id:
             return int(stage[2]) <= output.attempt
-        return self._group_of(output, place) in (None, output.group_id)
-
-    def _group_of(self, output: Layout, place: str) -> str | None:
-        """Return the group that another claim's stage says it is of; None where it says nothing."""
-        if place.endswith(SEAL):
-            found = self._store.get(f"{output.window_folder}/{place}")
-            seal = None if found is None else Seal.parse(found.content, output)
-            return None if seal is None else seal.output.group_id
-        folder = place.replace("~shared-", "~draft-")
-        found = self._store.get(f"{output.window_folder}/{folder}/{UNDER_WAY_NAME}")
-        return first_group(() if found is None else (found.content,))
+        mark = place
+        if not place.endswith(SEAL):
+            mark = f"{place.replace('~shared-', '~draft-')}/{UNDER_WAY_NAME}"
+        found = self._store.get(f"{output.window_folder}/{mark}")
+        contents = () if found is None else (found.content,)
+        return may_be_of(output, told_by(contents, limit_bytes=SEAL_BYTES_MAX))
 
     def _remove_staged(self, output: Layout, names: Iterable[str]) -> None:
         """Remove staged objects: seals first, so that one that is there is never less than it says."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -15,11 +16,14 @@ from kafka_ordered_ops.output.objects.layout import (
     SEAL,
     Manifest,
     Seal,
+    is_own_file,
     manifest_path,
     manifests_folder,
 )
 from kafka_ordered_ops.output.objects.store import REQUESTS_AT_ONCE, Store, open_store
 from kafka_ordered_ops.output.partitions import STAGED_EXAMPLES, check_place, check_staged
+
+_log = logging.getLogger(__name__)
 
 
 def published_files(
@@ -39,7 +43,7 @@ def published_files(
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="manifests") as pool:
         manifests = list(pool.map(lambda name: _manifest(store, root, f"{folder}/{name}"), names))
     return {
-        one.output.window_id: [f"{root}/{path}" for path in one.files]
+        one.output.window_id: [f"{root}/{path}" for path in _own_files(one.output, one.files)]
         for one in manifests
         if one is not None and one.output is not None
     }
@@ -76,6 +80,21 @@ def check_windows(
         seal = None if found is None else Seal.parse(found.content, like)
         if seal is not None:
             check_staged(seal.output, partition_by)
+
+
+def _own_files(output: Layout, paths: Iterable[str]) -> list[str]:
+    """Return those paths that are of a window's files: others may have written the manifest."""
+    named = list(paths)
+    own = [path for path in named if is_own_file(output, path)]
+    if len(own) < len(named):
+        [other, *_] = set(named).difference(own)
+        _log.warning(
+            "%s names files that are not the window's, which are left out: %d, such as %.200r",
+            manifest_path(output),
+            len(named) - len(own),
+            other,
+        )
+    return own
 
 
 def _manifest(store: Store, root: str, path: str) -> Manifest | None:

@@ -8,8 +8,14 @@ from typing import Final
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.layout import Layout
+from kafka_ordered_ops.output.objects.layout import Manifest, is_published_file, manifests_folder
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.root_owner import RootOwner, owner_path
+from kafka_ordered_ops.output.root_owner import (
+    WINDOWS_LOOKED_AT,
+    RootOwner,
+    lost_owner_error,
+    owner_path,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -18,10 +24,29 @@ _TURNS: Final = 20
 
 
 def found_owner(store: Store, root: str) -> tuple[RootOwner | None, State | None]:
-    """Return the owner of a root with the state of its object; None if none was staged yet."""
+    """Return the owner of a root with the state of its object; None if none was staged yet.
+
+    Where the object was lost, a window says the owner; raise `SinkError` if their manifests were lost too.
+    """
     path = owner_path(root)
-    found = store.get(path)
-    return (None, None) if found is None else (RootOwner.parse(found.content, path), found.state)
+    if (found := store.get(path)) is not None:
+        return RootOwner.parse(found.content, path), found.state
+    return _owner_of_windows(store, root), None
+
+
+def _owner_of_windows(store: Store, root: str) -> RootOwner | None:
+    # Files first: those that are there had a manifest before.
+    paths = store.some(root)
+    folder, like = manifests_folder(root), Layout(root, "none", "none", 0)
+    names = [name for name in store.some(folder) if name.endswith(".json")]
+    for name in names[:WINDOWS_LOOKED_AT]:
+        found = store.get(f"{folder}/{name}")
+        manifest = None if found is None else Manifest.parse(found.content, like)
+        if manifest is not None and manifest.output is not None:
+            return RootOwner(manifest.output.ledger_id)
+    if not names and (path := next(filter(is_published_file, paths), None)) is not None:
+        raise lost_owner_error(root, f"{root}/{path}", f", or its manifest is gone from {folder}")
+    return None
 
 
 def check_root(store: Store, output: Layout) -> None:
@@ -32,14 +57,14 @@ def check_root(store: Store, output: Layout) -> None:
 
 
 def own_root(store: Store, output: Layout) -> RootOwner:
-    """Return the owner, after it was recorded at first use; raise as `check_root`."""
-    owner, _ = found_owner(store, output.root)
-    if owner is None:
-        store.put_if(owner_path(output.root), RootOwner(output.ledger_id).to_bytes(), None)
-        # Another process may have been first.
-        owner, _ = found_owner(store, output.root)
+    """Return the owner, after it was recorded at first use; raise as `check_root`. The caller has checked the place."""
+    owner, state = found_owner(store, output.root)
     owner = owner or RootOwner(output.ledger_id)
     check_root_owner(output.ledger_id, owner.ledger_id, output.root)
+    if state is None and store.put_if(owner_path(output.root), owner.to_bytes(), None) is None:
+        # Another process was first.
+        owner = found_owner(store, output.root)[0] or owner
+        check_root_owner(output.ledger_id, owner.ledger_id, output.root)
     return owner
 
 
