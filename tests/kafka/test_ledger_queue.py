@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
-from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place
+from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place, Tickets
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -96,14 +96,14 @@ def test_waiting_commits_go_before_waiting_plans(
     served: list[str] = []
 
     def change(name: str, rank: int, looking: Callable[[], Line]) -> None:
-        with Place(settings, where, group_id, rank) as place:
+        with Place(Tickets(settings), where, group_id, rank) as place:
             place.wait(looking, contended=True, deadline=deadline)
             served.append(name)
             time.sleep(0.2)
 
     watch = look()
     threads = []
-    with Place(settings, where, group_id, PLANS) as first:
+    with Place(Tickets(settings), where, group_id, PLANS) as first:
         first.wait(watch, contended=True, deadline=deadline)
         waiting = [
             ("plan 1", PLANS),
@@ -119,7 +119,7 @@ def test_waiting_commits_go_before_waiting_plans(
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
                 # As the one that is at it would be believed for seconds only.
-                first._say(-1)
+                first._say()
         assert served == []
     for thread in threads:
         thread.join(WAIT_S)
@@ -133,13 +133,12 @@ def test_nobody_waits_who_is_alone(
 ) -> None:
     """Without others no ticket is drawn, and nothing is written."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
-    looking = look()
-    with Place(
-        settings, Ledger(settings, Lookup(settings))._topic.partition_of(group_id), group_id, PLANS
-    ) as place:
+    looking, tickets = look(), Tickets(settings)
+    where = Ledger(settings, Lookup(settings))._topic.partition_of(group_id)
+    with Place(tickets, where, group_id, PLANS) as place:
         place.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
         assert looking().ahead_of(None) == 0
-        assert place._producer is None
+        assert tickets._producer is None
 
 
 @given(garbage, st.none() | garbage | st.sampled_from([b"9" * 5_000, b"-2", b"1", b" 1", b"1_0"]))
