@@ -6,8 +6,8 @@ a *ticket*: a record in the group's ledger partition, outside any transaction. T
 commits before plans. A ticket is only a hint: a process that ignores tickets, a wrong clock, or a ticket that cannot
 be written cost time, never a wrong change.
 
-A ticket is valid as long as its holder renews it; the holder of the current change announces it once. Tickets of a
-killed process are skipped after `_LIVE_S`, and removed by the next process that finishes.
+A ticket is valid as long as its holder renews it. Tickets of a killed process are skipped after `_LIVE_S`, and removed
+by the next process that finishes. The next in line prepares what fences nobody: a plan's draft, and the connections.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
@@ -30,7 +31,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.calls import waits_for
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
 from kafka_ordered_ops.kafka.ledger.writing import warm_up
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import TRANSACTION_TIMEOUT_MS, ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
@@ -42,10 +43,13 @@ _NOW: Final = -1
 COMMITS: Final = 0
 PLANS: Final = 1
 
-#: The interval of renewals, and their validity: a change that takes longer than this is fenced by the next one, as
-#: without tickets.
+#: The interval of renewals, and their validity.
 _BEAT_S: Final = 0.7
 _LIVE_S: Final = 3.0
+#: Whose ticket cannot be read for so long goes without one.
+_UNSEEN_MAX_S: Final = 5.0
+#: A change that takes longer than its transaction may is fenced by the next one, as without tickets.
+_TURN_MAX_S: Final = TRANSACTION_TIMEOUT_MS / 1000
 
 #: Time between two reads of the queue by the next one, and more for each further ticket ahead: as long as its change
 #: may take, so that the last in a long queue does not read often.
@@ -140,6 +144,9 @@ class Line:
             if other != name and (own is None or (one.rank, one.offset) < (own.rank, own.offset))
         )
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._tickets
+
     def dead(self) -> list[str]:
         """Return the tickets whose holders have long been silent."""
         before_s = time.monotonic() - 10 * _LIVE_S
@@ -191,11 +198,14 @@ class Place:
         self._tickets = tickets
         self._where = where
         self._group = group_id
-        self._rank = rank
+        #: Of its kind; `_rank` is the current one.
+        self._kind_rank = self._rank = rank
         self._name = uuid.uuid4().hex[:12]
         self._is_in_line = False
         self._line: Line | None = None
-        self._beaten_s = 0.0
+        self._drawn_s = self._beaten_s = 0.0
+        self._is_over = Event()
+        self._renewal: Thread | None = None
 
     def __enter__(self) -> Place:
         return self
@@ -207,6 +217,7 @@ class Place:
         """Leave the line; may be called twice."""
         if not self._is_in_line:
             return
+        self._stop_renewing()
         for name in [self._name, *(self._line.dead() if self._line else [])]:
             self._tickets.write(self._where, self._group, name, None)
         self._tickets.flush()
@@ -229,19 +240,25 @@ class Place:
             self._line = look()
             if not self._line.ahead_of(None):
                 return
+        if contended and self._rank == _NOW:
+            # Who fenced it is at it now: it goes next.
+            self._stop_renewing()
+            self._rank = self._kind_rank
+            self._say()
         self.approach(look, deadline=deadline)
         if when_next is not None:
             when_next()
         self._wait_for(0, look, deadline)
-        # Not only until its facts are drafted again: whoever came first goes first.
         self._rank = _NOW
         self._say()
         self._tickets.flush()
+        self._start_renewing()
 
     def approach(self, look: Callable[[], Line], *, deadline: float) -> None:
         """Return when at most one other goes first, or the deadline is near."""
         if not self._is_in_line:
             self._is_in_line = True
+            self._drawn_s = time.monotonic()
             self._say()
             self._tickets.flush()
             _log.debug("group %s: others change it at the same time, waiting in line", self._group)
@@ -258,8 +275,28 @@ class Place:
     def _ahead(self, look: Callable[[], Line]) -> int:
         if time.monotonic() - self._beaten_s > _BEAT_S:
             self._say()
-        self._line = look()
-        return self._line.ahead_of(self._name)
+        line = self._line = look()
+        # Not read as far as its own ticket, the line says nothing yet of those before it.
+        is_partial = self._name not in line and time.monotonic() - self._drawn_s < _UNSEEN_MAX_S
+        return max(line.ahead_of(self._name), int(is_partial))
+
+    def _start_renewing(self) -> None:
+        """Renew the ticket while the change is made: a process that is slow, as all are on a busy machine, is not dead."""
+        if self._renewal is None:
+            self._is_over.clear()
+            self._renewal = Thread(target=self._renew, name="koo-turn", daemon=True)
+            self._renewal.start()
+
+    def _renew(self) -> None:
+        until_s = time.monotonic() + _TURN_MAX_S
+        while not self._is_over.wait(_BEAT_S) and time.monotonic() < until_s:
+            self._say()
+
+    def _stop_renewing(self) -> None:
+        if self._renewal is not None:
+            self._is_over.set()
+            self._renewal.join()
+            self._renewal = None
 
     def _say(self) -> None:
         self._beaten_s = time.monotonic()
