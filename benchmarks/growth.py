@@ -217,7 +217,7 @@ CURVES: Final = (
     Curve("partitions of a group", (10, 100, 1_000), _partitions_of_a_group),
     Curve("records in random order", (10_000, 100_000, 1_000_000), _records_in_random_order),
     Curve("done ranges of a group", (1_000, 10_000, 100_000), _done_ranges),
-    Curve("workers of one group", (1, 2, 4, 8), _workers_of_one_group),
+    Curve("workers of one group", (1, 2, 8, 32), _workers_of_one_group),
     Curve("windows in one pass", (24, 240, 1_000), _windows_in_one_pass),
 )
 
@@ -327,8 +327,8 @@ def _work(
     place: Place, group_id: str, topic: str, worker: int
 ) -> tuple[float, float, float, float]:
     """When one worker started and ended, its CPU seconds, and its longest plan."""
-    half = _HOUR / 2
-    wanted = [_window(topic, worker * _WINDOWS_EACH + n, half) for n in range(_WINDOWS_EACH)]
+    numbers = range(worker * _WINDOWS_EACH, (worker + 1) * _WINDOWS_EACH)
+    wanted = [_window(topic, number, _HOUR / 6) for number in numbers]
     longest_s = 0.0
     with _windows(place, group_id, group_id) as windows:
         windows.state()

@@ -97,6 +97,8 @@ class Planner:
         self._owner = owner
         self._clock = clock
         self._pause = pause
+        #: Whether a draft was worthless because others had planned meanwhile: in such a log, most will be.
+        self._is_overtaken = False
 
     def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
         """Return the plans that `plan` would make now, nothing written; by window id."""
@@ -165,8 +167,8 @@ class Planner:
                 self._lookup.check_no_members(self._group)
                 if open_claims.heed(view, fresh, wanted):
                     continue
-                # What is read while others change the group is out of date when it is their turn no longer.
-                if not is_in_turn and turn.take(overtaken=drafts > 0):
+                # Most drafts hold that are made while the one before changes the group. The others are made in turn.
+                if not is_in_turn and turn.take(overtaken=drafts > 0, early=not self._is_overtaken):
                     is_in_turn = True
                     continue
             try:
@@ -192,7 +194,7 @@ class Planner:
                     for one in map(every.get, windows)
                     if one
                 ]
-            drafts, is_in_turn = drafts + 1, False
+            drafts, is_in_turn, self._is_overtaken = drafts + 1, False, True
             _log.info(
                 "group %s: the group changed while windows were drafted; starting over", self._group
             )

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
+from kafka_ordered_ops.kafka.ledger import queue
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
-from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place
+from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place, Tickets
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.stored_text import garbage
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 #: Old enough to be taken for that of a dead process, and to be removed.
 LONG_AGO_S = 3_600
@@ -83,9 +84,16 @@ def look(bootstrap: str, group_id: str) -> Callable[[], Callable[[], Line]]:
 
 @pytest.mark.slow
 def test_waiting_commits_go_before_waiting_plans(
-    bootstrap: str, group_id: str, look: Callable[[], Callable[[], Line]]
+    bootstrap: str,
+    group_id: str,
+    look: Callable[[], Callable[[], Line]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody overtakes the one that is at it; then commits, then plans, each in the order they came."""
+    # However slow the machine is.
+    monkeypatch.setattr(queue, "_LIVE_S", WAIT_S)
+    monkeypatch.setattr(queue, "_TURN_MAX_S", WAIT_S)
+    monkeypatch.setattr(queue, "_UNSEEN_MAX_S", WAIT_S)
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     lookup = Lookup(settings)
     ledger = Ledger(settings, lookup)
@@ -96,14 +104,14 @@ def test_waiting_commits_go_before_waiting_plans(
     served: list[str] = []
 
     def change(name: str, rank: int, looking: Callable[[], Line]) -> None:
-        with Place(settings, where, group_id, rank) as place:
+        with Place(Tickets(settings), where, group_id, rank) as place:
             place.wait(looking, contended=True, deadline=deadline)
             served.append(name)
             time.sleep(0.2)
 
     watch = look()
     threads = []
-    with Place(settings, where, group_id, PLANS) as first:
+    with Place(Tickets(settings), where, group_id, PLANS) as first:
         first.wait(watch, contended=True, deadline=deadline)
         waiting = [
             ("plan 1", PLANS),
@@ -118,8 +126,6 @@ def test_waiting_commits_go_before_waiting_plans(
             while watch().ahead_of(None) < number + 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-                # As the one that is at it would be believed for seconds only.
-                first._say(-1)
         assert served == []
     for thread in threads:
         thread.join(WAIT_S)
@@ -133,13 +139,12 @@ def test_nobody_waits_who_is_alone(
 ) -> None:
     """Without others no ticket is drawn, and nothing is written."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
-    looking = look()
-    with Place(
-        settings, Ledger(settings, Lookup(settings))._topic.partition_of(group_id), group_id, PLANS
-    ) as place:
+    looking, tickets = look(), Tickets(settings)
+    where = Ledger(settings, Lookup(settings))._topic.partition_of(group_id)
+    with Place(tickets, where, group_id, PLANS) as place:
         place.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
         assert looking().ahead_of(None) == 0
-        assert place._producer is None
+        assert tickets._producer is None
 
 
 @given(garbage, st.none() | garbage | st.sampled_from([b"9" * 5_000, b"-2", b"1", b" 1", b"1_0"]))

@@ -11,11 +11,18 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import Earliest, OrderedWindows, Window, WindowPlan
+from kafka_ordered_ops.core.group.ledger_rules import transactional_id
+from kafka_ordered_ops.kafka.facts.window_facts import Snapshot, SnapshotReader
 from kafka_ordered_ops.kafka.ledger import queue
+from kafka_ordered_ops.kafka.ledger.ledger import Ledger, _Transaction
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 from tests.support.logs import LogWriter
 from tests.support.windows_support import BASE_MS, at
@@ -102,15 +109,67 @@ def test_a_plan_that_was_overtaken_keeps_its_place_in_the_line(
 
     def plan(number: int) -> None:
         with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
-            asked = Window(name, at(number + 1), since=at(number), starting_offsets=Earliest())
             start.wait()
-            windows.plan(asked, str(number))
+            windows.plan(_second(name, number), str(number))
 
     with caplog.at_level("INFO", "kafka_ordered_ops.windows"), ThreadPoolExecutor(size) as pool:
         assert len(list(pool.map(plan, range(size)))) == size
     again = Counter(one.threadName for one in caplog.records if "starting over" in one.message)
     assert again, "nobody was overtaken"
     assert max(again.values()) == 1
+
+
+@pytest.mark.slow
+def test_a_plan_is_drafted_while_the_change_before_it_goes_on(
+    bootstrap: str, topic: MakeTopic, group_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next in line reads its facts and connects without fencing the one at it, and drafts only once."""
+    monkeypatch.setattr(queue, "_LIVE_S", 60.0)
+    name = topic(partitions=PARTITIONS)
+    times = {"low_ms": BASE_MS, "high_ms": BASE_MS + 3_000}
+    LogWriter(bootstrap, Random(3)).write([(name, 0)], count=50, **times)
+    settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
+    lookup, drafts, is_ready = Lookup(settings), Counter[str](), threading.Event()
+    connect, draft = _Transaction.connect, SnapshotReader.read
+
+    def counted(self: SnapshotReader, *args: Any, **more: Any) -> Snapshot:
+        drafts[threading.current_thread().name] += 1
+        return draft(self, *args, **more)
+
+    def connected(self: _Transaction) -> Producer:
+        producer = connect(self)
+        is_ready.set()
+        return producer
+
+    def plan() -> WindowPlan:
+        with OrderedWindows(settings, group_id) as windows:
+            return windows.plan(_second(name, 1), "second")
+
+    with OrderedWindows(settings, group_id) as windows:
+        windows.plan(_second(name, 0), "first")
+    with Ledger(settings, lookup) as ledger, ledger.turn(group_id) as turn:
+        ledger.read(group_id)
+        turn.take(overtaken=True, early=False)
+        one_id = transactional_id(lookup.cluster_id(), group_id)
+        at_it = Producer(settings.producer(transactional_id=one_id))
+        at_it.init_transactions(30)
+        monkeypatch.setattr(SnapshotReader, "read", counted)
+        monkeypatch.setattr(_Transaction, "connect", connected)
+        with ThreadPoolExecutor(1, "next") as pool:
+            planned = pool.submit(plan)
+            assert is_ready.wait(60), "it waits for its turn before it begins"
+            assert list(drafts.values()) == [1]
+            at_it.begin_transaction()
+            at_it.produce(name, b"not fenced", partition=1, timestamp=BASE_MS + 1_500)
+            at_it.commit_transaction(30)
+            assert not planned.done()
+            turn.leave()
+            assert planned.result(60).offsets
+    assert list(drafts.values()) == [1]
+
+
+def _second(topic: str, number: int) -> Window:
+    return Window(topic, at(number + 1), since=at(number), starting_offsets=Earliest())
 
 
 @pytest.mark.slow

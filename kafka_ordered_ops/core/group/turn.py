@@ -12,8 +12,11 @@ class GroupTurn:
     def __exit__(self, *exc_info: object) -> None:
         self.leave()
 
-    def take(self, *, overtaken: bool) -> bool:
-        """Wait for the turn, if others wait or an earlier draft was overtaken; return whether it was waited for."""
+    def take(self, *, overtaken: bool, early: bool) -> bool:
+        """Wait for the turn, if others wait or an earlier draft was overtaken; return whether it was waited for.
+
+        With `early`, return already when only one other goes first.
+        """
         return False
 
     def leave(self) -> None:

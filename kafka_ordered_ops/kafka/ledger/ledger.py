@@ -71,7 +71,7 @@ from kafka_ordered_ops.kafka.ledger.faults import judged
 from kafka_ordered_ops.kafka.ledger.log import LedgerLog
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING as COMMITTING
 from kafka_ordered_ops.kafka.ledger.queue import PLANNING as PLANNING
-from kafka_ordered_ops.kafka.ledger.queue import Line, Place, TurnInLine
+from kafka_ordered_ops.kafka.ledger.queue import Line, Place, Tickets, TurnInLine
 from kafka_ordered_ops.kafka.ledger.queue import Pace as Pace
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC, LedgerTopic
 from kafka_ordered_ops.kafka.ledger.writing import produce, warm_up
@@ -123,6 +123,7 @@ class Ledger:
         self._timeout_s = timeout_s
         self._reasons = FaultReasons(settings.secret_values())
         self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
+        self._tickets = Tickets(settings)
         self._logs: dict[str, LedgerLog] = {}
         self._offsets: dict[str, OffsetsReader] = {}
         self._cluster: str | None = None
@@ -253,7 +254,7 @@ class Ledger:
 
     def _place(self, group_id: str, pace: Pace) -> Place:
         where = self._topic.partition_of(group_id)
-        return Place(self._settings, where, group_id, pace.rank)
+        return Place(self._tickets, where, group_id, pace.rank)
 
     def remove(self, group_id: str) -> None:
         """Remove all records of a group, in one transaction; committed offsets stay as they are.
@@ -304,7 +305,10 @@ class Ledger:
                 transaction = _Transaction(self, group_id, deadline)
                 try:
                     place.wait(
-                        lambda: self._look(group_id), contended=attempt > 0, deadline=deadline
+                        partial(self._look, group_id),
+                        contended=attempt > 0,
+                        deadline=deadline,
+                        when_next=transaction.connect,
                     )
                     return run(transaction)
                 except (KafkaException, KafkaOrderedOpsError) as error:
@@ -445,6 +449,7 @@ class _Transaction:
         self._ledger = ledger
         self._group = group_id
         self._deadline = deadline
+        self._producer: Producer | None = None
         #: Whether a commit was asked for and not answered.
         self.outcome_unknown = False
         #: Whether the ledger was read inside the fence: an unknown outcome is known then.
@@ -489,17 +494,24 @@ class _Transaction:
         self._store(producer, messages, {})
         return restored
 
+    def connect(self) -> Producer:
+        """Open the producer and its connections. That fences nobody yet, and so need not wait for the turn."""
+        if self._producer is None:
+            ledger = self._ledger
+            config = ledger._settings.producer(
+                transactional_id=self._transactional_id(),
+                # Plans are repetitive JSON, and every new process reads all that remain.
+                compression_type="lz4",
+            )
+            self._producer = open_client(Producer, config, ledger._reasons)
+            waits_for("the coordinator of the group's transactions")
+            warm_up(self._producer, ledger._topic.name, timeout_s=self._call_timeout_s())
+        return self._producer
+
     def _fenced(self) -> Producer:
         """Return a producer that has fenced the ones before it."""
-        ledger = self._ledger
-        config = ledger._settings.producer(
-            transactional_id=self._transactional_id(),
-            # Plans are repetitive JSON, and every new process reads all that remain.
-            compression_type="lz4",
-        )
-        producer = open_client(Producer, config, ledger._reasons)
+        producer = self.connect()
         waits_for("the coordinator of the group's transactions")
-        warm_up(producer, ledger._topic.name, timeout_s=self._call_timeout_s())
         producer.init_transactions(self._call_timeout_s())
         return producer
 
