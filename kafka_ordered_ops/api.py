@@ -173,11 +173,9 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     def _opened(self, work: WindowJob, plan: WindowPlan) -> WindowHandle:
         lacks = "there is no folder to write the window to: give output=, or write(df, path) one"
         host = Host(Stop("this process"), lacks, _log.info)
-        handle = WindowHandle(
+        return WindowHandle(
             [plan], self.settings, work.to, host, engine=work.engine, ordered=work.job.ordered
         )
-        handle.table_sink = work.table_sink
-        return handle
 
     def adopt_output(
         self,

@@ -68,7 +68,7 @@ class WindowJob:
     java_home: Path | None = None
     is_block: bool = False
     #: While the session of a table is open.
-    table_sink: TableSink | None = field(default=None, init=False, repr=False)
+    _table_sink: TableSink | None = field(default=None, init=False, repr=False)
 
     # --- before a window is planned --------------------------------------------------------------
 
@@ -182,13 +182,13 @@ class WindowJob:
             from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
 
             with self._table_session(self.table, stopped) as spark:
-                sink = self.table_sink = table_sink(spark, self.table)
+                sink = self._table_sink = table_sink(spark, self.table)
                 if self._copies:
                     sink.check_copy()
                 try:
                     yield _InTable(partial(found_in_table, sink))
                 finally:
-                    self.table_sink = None
+                    self._table_sink = None
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
         """Run the job; its output stays hidden until the commit.
@@ -198,7 +198,6 @@ class WindowJob:
             KafkaOrderedOpsError: as the job does. Exceptions of a function propagate.
         """
         job = self.job
-        windows.table_sink = self.table_sink
         if isinstance(job, Application):
             return self._submitted(windows, job)
         try:
@@ -224,6 +223,7 @@ class WindowJob:
     @contextmanager
     def opened(self, windows: WindowHandle) -> Iterator[OpenWindow]:
         """Open windows, as the user's code gets them, until the block ends."""
+        windows.table_sink = self._table_sink
         with (
             java_answers(),
             self._job_session(windows) as spark,
