@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops import Folder, OrderedWindows, StagedOutput, stage_window
+from kafka_ordered_ops import OrderedWindows, StagedOutput, stage_window
 from kafka_ordered_ops.core.errors import OutputOwnedError, SinkError
 from kafka_ordered_ops.output import files, root_owner
 from kafka_ordered_ops.output.address import control_folder
@@ -117,7 +117,7 @@ def test_a_window_says_whose_the_root_is_when_the_owner_was_lost(
     """Another ledger is refused, also one that exists, until it adopts the root; the own one goes on."""
     one, two = clusters(), clusters()
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     remove(root, owner_path(root))
     with OrderedWindows(two.settings, "g") as windows:
         for window_id in ("w", "other"):
@@ -140,7 +140,7 @@ def test_a_root_that_lost_all_that_was_beside_it_has_no_new_owner(
     """Nobody knows whose its windows are: nothing is planned, and nothing is recorded."""
     one, two = clusters(), clusters()
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     remove(root, control_folder(root))
     for cluster in (two, one):
         with OrderedWindows(cluster.settings, "other") as windows:
@@ -198,7 +198,7 @@ def test_a_publication_leaves_another_ledger_s_stage(
     with OrderedWindows(two.settings, "g") as windows:
         windows.plan(an_hour(5), "the ledger exists")
         windows.adopt_output(root)
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     assert output.exists()
 
 
@@ -208,15 +208,11 @@ def test_an_id_that_another_group_has_used_for_another_hour_is_refused_before_it
 ) -> None:
     """Its folder has another name: no job runs, and nothing stays claimed."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(a_second(0), output=Folder(root, partition_by=partition_by), window_id="hourly")
+        windows.run(a_second(0), "hourly", output=root, partition_by=partition_by)
     fill(kafka, "second", hour=3)
     with OrderedWindows(kafka.settings, "h") as windows:
         with pytest.raises(OutputOwnedError):
-            windows.run(
-                a_second(3 * HOUR),
-                output=Folder(root, partition_by=partition_by),
-                window_id="hourly",
-            )
+            windows.run(a_second(3 * HOUR), "hourly", output=root, partition_by=partition_by)
         assert windows.state() is None
     assert rows(root) == first(1)
 
@@ -230,7 +226,7 @@ def test_a_stranger_s_file_does_not_count_as_a_generation(
     """Of any number of digits, of any script: the window is published again, and can be read."""
     root = memory()
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         folder = files(root)[0].rpartition("/")[0]
         for number in ("9" * 25, "9" * 18, "\u0663"):
             open_store(root, None).put(f"{folder}/x-0-{number}-part-00000.parquet", b"x")
@@ -257,7 +253,7 @@ def test_readers_are_given_no_files_that_are_not_the_window_s(
     """Somebody has changed the manifest: the others are named in the log."""
     root = memory()
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     store, path = open_store(root, None), f"{control_folder(root)}/windows"
     [name] = store.listed(path)
     found = store.get(f"{path}/{name}")
