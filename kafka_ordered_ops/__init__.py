@@ -3,7 +3,7 @@
 ::
 
     windows = OrderedWindows("localhost:9092", group_id="orders-hourly")
-    windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), "/lake/orders")
+    windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), output="/lake/orders")
 
     with windows.open(Window("orders", cutoff=noon)) as window:  # commits if the block does not raise
         table = window.to_arrow()
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.output.stage import stage_window as stage_window
     from kafka_ordered_ops.output.stage import stage_windows as stage_windows
     from kafka_ordered_ops.output.staged_output import StagedOutput as StagedOutput
-    from kafka_ordered_ops.spec.destination import Folder as Folder
-    from kafka_ordered_ops.spec.jobs import Application as Application
-    from kafka_ordered_ops.spec.jobs import Copy as Copy
-    from kafka_ordered_ops.spec.jobs import Function as Function
-    from kafka_ordered_ops.spec.table import Table as Table
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
@@ -59,15 +54,11 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; the errors of `core.errors` are public as well.
 _HOMES = {
-    "Application": "spec.jobs",
     "AtOffset": "core.window.bounds",
     "AtTime": "core.window.bounds",
     "ClientSettings": "kafka.settings",
     "Committed": "core.window.bounds",
-    "Copy": "spec.jobs",
     "Earliest": "core.window.bounds",
-    "Folder": "spec.destination",
-    "Function": "spec.jobs",
     "Latest": "core.window.bounds",
     "OpenWindow": "api",
     "OrderedReader": "ordered.ordered_reader",
@@ -75,7 +66,6 @@ _HOMES = {
     "Policy": "core.window.policy",
     "Relative": "core.window.bounds",
     "StagedOutput": "output.staged_output",
-    "Table": "spec.table",
     "Window": "core.window.window",
     "WindowPlan": "core.window.plan",
     "stage_window": "output.stage",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,15 +23,16 @@ from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.cleaning import leftovers
 from kafka_ordered_ops.output.leftovers import before, choose
 from kafka_ordered_ops.output.places import adopt_root
-from kafka_ordered_ops.spec.destination import Folder, Sink, destination_of
+from kafka_ordered_ops.spec.destination import Sink, destination_of
 from kafka_ordered_ops.spec.engine import Engine
-from kafka_ordered_ops.spec.jobs import Application, Copy, Function, job_of
-from kafka_ordered_ops.spec.table import Table
+from kafka_ordered_ops.spec.jobs import Copy, job_of
+from kafka_ordered_ops.spec.table import table_of_parameters
 from kafka_ordered_ops.windows import OrderedWindows as Service
 from kafka_ordered_ops.windows import Policy
 from kafka_ordered_ops.windows.delivery import NEVER_PUBLISHED, discard, give_back
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.spec.spark_submit import SparkSubmit
     from kafka_ordered_ops.windows import Staged
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     ::
 
         windows = OrderedWindows("localhost:9092", group_id="orders-hourly")
-        windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), "/lake/orders")
+        windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), output="/lake/orders")
 
     Use it as a context manager, or call `close` to close its connections. Threads may share one object and take turns.
     Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process.
@@ -72,27 +73,55 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     def run(
         self,
         window: Window,
-        output: str | os.PathLike[str] | Folder | Table | Sink | None = None,
-        *,
-        job: Callable[[OpenWindow], Any] | Copy | Function | Application | None = None,
         window_id: str | None = None,
         policy: Policy = _DEFAULT_POLICY,
+        *,
+        output: str | os.PathLike[str] | Sink | None = None,
+        table: str | None = None,
+        mode: str | None = None,
+        keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
+        function: Callable[[OpenWindow], Any] | None = None,
+        application: str | os.PathLike[str] | None = None,
+        arguments: Sequence[str] = (),
+        submit: SparkSubmit | Mapping[str, Any] | None = None,
         spark: Any = None,
+        engine: Engine | str | None = None,
+        ordered: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> RunResult:
         """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
-        A call that fails or is killed commits everything or nothing, and the next call continues with the same records.
+        Without a function or an application, the records are copied to `output` or `table` unchanged. A call that fails or is
+        killed commits everything or nothing, and the next call continues with the same records.
 
         Args:
             window: which records.
-            output: where they go: the path of a folder or a prefix in an object store, which gets
-                ``window_id=<times>-<digest>/`` with Parquet files; a `Folder`; a `Table`, which needs `spark` or an
-                application; or a sink of your own. None: the job delivers the records itself.
-            job: what runs on them: a function of the `OpenWindow` or a `Function`, an `Application`, or a `Copy`, which
-                is the default. To a table, a copy fills the columns that have the names of a record's.
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
+            output: the folder that gets ``window_id=<times>-<digest>/`` with Parquet files, a prefix in an object store such as
+                ``s3://bucket/lake/orders``, or a sink such as a `TableSink`.
+            table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``; needs `spark` or an
+                application. Without either a function or an application, its columns are filled from those of a record
+                that have the same name.
+            mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see `TableSink`.
+            keys: for mode ``merge``, the columns that identify a row.
+            delete_tombstones: with mode ``merge``, a row whose ``value`` is null deletes the row with its key.
+            function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
+                Without an output, a normal return means that the records were delivered, at least once.
+            application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``. With a `table`,
+                it is run once more after the commit, to publish.
+            arguments: the arguments of the application.
+            submit: the options of spark-submit.
             spark: the session that reads and writes. None: this process reads and writes, without Spark.
+            engine: who reads Kafka: ``python`` or ``connector`` (Spark's executors), or ``local`` (this process).
+                None: ``python`` with Spark, otherwise ``local``.
+            ordered: True for total order by (timestamp, topic, partition, offset), False for the order of reading.
+            storage_options: credentials and settings of an object store; None: as the environment has them. They are
+                not stored anywhere, so every call needs them. Spark gets keys of S3 from them, for the output's bucket.
+            partition_by: ``date`` or ``hour``: put the window's folder below ``date=2026-11-20/``, or below
+                ``date=2026-11-20/hour=11/``: the UTC time at which it starts. All windows of an `output` need the same.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -100,8 +129,15 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             JobFailedError: the application failed.
             KafkaOrderedOpsError: as `plan` and `commit` raise it. Exceptions of the function propagate.
         """
+        to = destination_of(
+            output,
+            table_of_parameters(table, mode, keys, delete_tombstones, output=output),
+            storage_options,
+            partition_by,
+        )
+        job = job_of(function, application, arguments, submit, engine=engine, ordered=ordered)
         self._window_id(window, window_id)
-        work = WindowJob(job=job_of(job), to=destination_of(output), spark=spark)
+        work = WindowJob(job=job, to=to, spark=spark)
         work.check(self.settings, self.group_id, [window])
 
         def write(plan: WindowPlan) -> Staged:
@@ -116,12 +152,18 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     def open(
         self,
         window: Window,
-        output: str | os.PathLike[str] | Folder | Table | Sink | None = None,
-        *,
         window_id: str | None = None,
         policy: Policy = _DEFAULT_POLICY,
+        *,
+        output: str | os.PathLike[str] | Sink | None = None,
+        table: str | None = None,
+        mode: str | None = None,
+        keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         spark: Any = None,
         engine: Engine | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> Iterator[OpenWindow]:
         """Plan a window for a ``with`` block, and commit it if the block does not raise.
 
@@ -131,11 +173,14 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
 
         Args:
             window: which records.
-            output: where ``window.write(df)`` writes, published after the commit; as for `run`.
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
+            output: the folder or sink for ``window.write``, published after the commit.
+            table, mode, keys, delete_tombstones: instead of `output`, a table; see `run`.
             spark: the session for ``window.read()``.
-            engine: who reads Kafka if Spark is used; see `Copy`.
+            engine: who reads Kafka if Spark is used.
+            storage_options: as for `run`.
+            partition_by: as for `run`.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -144,7 +189,13 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             KafkaOrderedOpsError: as `plan` and `commit` raise it.
         """
         self._window_id(window, window_id)
-        work = WindowJob(job=Copy(engine), to=destination_of(output), spark=spark, is_block=True)
+        to = destination_of(
+            output,
+            table_of_parameters(table, mode, keys, delete_tombstones, output=output),
+            storage_options,
+            partition_by,
+        )
+        work = WindowJob(job=Copy(engine), to=to, spark=spark, is_block=True)
         work.check(self.settings, self.group_id, [window])
         with work.session():
             plan = self.plan(window, window_id, check_policy(policy), place=work.place())

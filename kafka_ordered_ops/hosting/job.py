@@ -298,19 +298,20 @@ class WindowJob:
     def _check_combination(self) -> None:
         if self.table is not None and not self._has_spark and self._application is None:
             raise ConfigError(
-                f"output is the table {self.table.name!r}, which Spark writes: give spark=, a session with the table's "
-                "catalogue, or an Application as the job"
+                f"table is {self.table.name!r}, which Spark writes: give spark=, a session with the table's catalogue, "
+                "or application="
             )
         if self._application is not None and self.spark is not None:
             raise ConfigError(
-                "the job is an Application, and spark is given: an application creates its own session. Pass a function "
+                "application and spark are both given: an application creates its own session. Pass a function "
                 "to use this session"
             )
         if not self._copies or self._has_spark:
             return
         if self.to is None:
             raise ConfigError(
-                "there is nothing to do with the window's records: give output= (a folder, a Table or a sink), or job="
+                "there is nothing to do with the window's records: give output= (a folder or a sink), table=, function= "
+                "or application="
             )
         if self._sink is not None:
             raise ConfigError(

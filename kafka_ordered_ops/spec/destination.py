@@ -63,16 +63,27 @@ class Sink(Protocol):
 Destination = Folder | Table | Sink
 
 
-def destination_of(output: object) -> Destination | None:
-    """Return where windows go, from what a caller gave: text and paths are folders; raise `ConfigError`."""
-    if output is None or isinstance(output, Folder | Table):
-        return output
+def destination_of(
+    output: object,
+    table: Table | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
+) -> Destination | None:
+    """Return where windows go, from what a caller gave: a path, a sink of its own, or a table; raise `ConfigError`."""
     if isinstance(output, str | os.PathLike):
-        return Folder(output)
+        return Folder(output, partition_by, storage_options)
+    given = {"storage_options": storage_options, "partition_by": check_partition_by(partition_by)}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} is for an output in a folder or an object store: give output=, or leave it out"
+            )
+    if output is None:
+        return table
     # The class of a sink has the methods of one.
     if isinstance(output, type) or not isinstance(output, Sink):
         raise ConfigError(
-            f"output is {shown(output)}: give the path of a folder, a Folder, a Table, or a sink of your own"
+            f"output is {shown(output)}: give the path of a folder, or a sink such as TableSink(spark, table)"
         )
     return output
 

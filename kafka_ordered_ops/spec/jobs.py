@@ -100,17 +100,23 @@ class Application:
 Job = Copy | Function | Application
 
 
-def job_of(job: object) -> Job:
-    """Return a caller's job: None is a copy, and a function is meant by itself; raise `ConfigError`."""
-    if job is None:
-        return Copy()
-    if isinstance(job, Copy | Function | Application):
-        return job
-    if callable(job):
-        return Function(job)
-    raise ConfigError(
-        f"job is {shown(job)}: give a function of the window, an Application, or leave it out to copy the records"
-    )
+def job_of(
+    function: Callable[..., Any] | None,
+    application: str | os.PathLike[str] | None,
+    arguments: Sequence[str],
+    submit: SparkSubmit | Mapping[str, Any] | None,
+    *,
+    engine: Engine | str | None,
+    ordered: bool,
+) -> Job:
+    """Return a caller's job; with neither a function nor an application, a copy. Raises `ConfigError`."""
+    if function is not None and application is not None:
+        raise ConfigError("function and application are both given: give one of them")
+    if application is not None:
+        return Application(application, arguments, submit, engine, ordered)
+    if arguments or submit is not None:
+        raise ConfigError("arguments and submit are for an application: give application=")
+    return Copy(engine, ordered) if function is None else Function(function, engine, ordered)
 
 
 def check_function(

@@ -66,7 +66,7 @@ def values_in(folder: Any) -> list[Any]:
 
 def run(windows: OrderedWindows, output: Path) -> Any:
     """Runs the window as its owner does."""
-    return windows.run(ASKED, output=output, window_id=WINDOW)
+    return windows.run(ASKED, window_id=WINDOW, output=output)
 
 
 def secret_partition(record: dict[str, Any]) -> None:

@@ -11,16 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import (
-    Application,
-    Copy,
-    Folder,
-    OpenWindow,
-    OrderedWindows,
-    Policy,
-    Table,
-    Window,
-)
+from kafka_ordered_ops import OpenWindow, OrderedWindows, Policy, Window
 from kafka_ordered_ops.api import RunResult
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
@@ -106,21 +97,21 @@ def test_a_window_of_thousands_of_topics_is_published(
         kafka.create_topic(name)
     kafka.produce(names[-1], value=b"x", timestamp_ms=BASE_MS)
     asked = Window(names, cutoff=at(25), starting_offsets="earliest")
-    assert [face.run(asked, tmp_path).ran for _ in range(2)] == [True, False]
-    assert face.run(asked, tmp_path).to_arrow()["topic"].to_pylist() == [names[-1]]
+    assert [face.run(asked, output=tmp_path).ran for _ in range(2)] == [True, False]
+    assert face.run(asked, output=tmp_path).to_arrow()["topic"].to_pylist() == [names[-1]]
 
 
 def test_a_result_reads_its_files_back(face: OrderedWindows, tmp_path: Path) -> None:
     """In order, also when nothing was left to do; not where the window's files are elsewhere, or there are none."""
-    first, again = (face.run(hour(), tmp_path / "a") for _ in range(2))
+    first, again = (face.run(hour(), output=tmp_path / "a") for _ in range(2))
     for result in (first, again):
         assert [
             round((one - at(0)).total_seconds()) for one in times_of(result.to_arrow())
         ] == IN_ORDER
     with pytest.raises(ConfigError, match="published before to another place"):
-        face.run(hour(), tmp_path / "b").to_arrow()
+        face.run(hour(), output=tmp_path / "b").to_arrow()
     with pytest.raises(ConfigError, match="no files in a folder"):
-        face.run(hour(before=40), job=lambda window: None).to_arrow()
+        face.run(hour(before=40), function=lambda window: None).to_arrow()
 
 
 def test_a_later_call_takes_what_the_first_one_left(face: OrderedWindows, tmp_path: Path) -> None:
@@ -136,7 +127,7 @@ def test_a_later_call_takes_what_the_first_one_left(face: OrderedWindows, tmp_pa
 
 def test_a_result_is_frozen_and_shows_itself(face: OrderedWindows, tmp_path: Path) -> None:
     """A line that says it all, and a table for notebooks in which nothing is taken for HTML."""
-    result = face.run(hour(), output=tmp_path, window_id="<b>w</b>")
+    result = face.run(hour(), "<b>w</b>", output=tmp_path)
     assert repr(result) == f"<RunResult g/<b>w</b>: published, 5 records, {result.output}>"
     html = result._repr_html_()
     assert "<td style='text-align:left'>&lt;b&gt;w&lt;/b&gt;</td>" in html
@@ -171,14 +162,12 @@ def test_a_covered_window_delivers_nothing_and_says_so(
     face: OrderedWindows, tmp_path: Path
 ) -> None:
     """Others have all its records: no sink sees it, unless it is to be replayed."""
-    whole = face.run(hour(), output=tmp_path, window_id="whole")
+    whole = face.run(hour(), "whole", output=tmp_path)
     asked: list[OpenWindow] = []
-    covered = face.run(hour(before=11), job=asked.append, window_id="covered")
+    covered = face.run(hour(before=11), "covered", function=asked.append)
     assert (covered.content, covered.ran, asked) == (PlanContent.COVERED, False, [])
     assert "covered" in covered.outcome
-    stand_in = face.run(
-        hour(), output=tmp_path, window_id="again", policy=Policy(on_covered="replay")
-    )
+    stand_in = face.run(hour(), "again", Policy(on_covered="replay"), output=tmp_path)
     assert (stand_in.window_id, stand_in.ran, stand_in.output) == ("whole", False, whole.output)
     assert "window whole holds its records" in stand_in.notes[-1]
 
@@ -193,7 +182,7 @@ def test_a_function_is_handed_the_window(face: OrderedWindows) -> None:
         )
         return {"rows": 5}
 
-    first, again = face.run(hour(), job=job), face.run(hour(), job=job)
+    first, again = face.run(hour(), function=job), face.run(hour(), function=job)
     assert calls == [IN_ORDER]
     assert (first.ran, first.records, first.returned) == (True, 5, {"rows": 5})
     assert (again.ran, again.records, again.returned) == (False, 5, {"rows": 5})
@@ -202,9 +191,9 @@ def test_a_function_is_handed_the_window(face: OrderedWindows) -> None:
 def test_a_function_that_fails_commits_nothing(face: OrderedWindows) -> None:
     """Its own error passes; the next call takes the same records up."""
     with pytest.raises(ZeroDivisionError):
-        face.run(hour(), job=lambda window: 1 / 0, window_id="w")
+        face.run(hour(), "w", function=lambda window: 1 / 0)
     assert face.show("w").status is WindowStatus.PLANNED
-    result = face.run(hour(), job=lambda window: window.to_arrow().num_rows, window_id="w")
+    result = face.run(hour(), "w", function=lambda window: window.to_arrow().num_rows)
     assert (result.attempt, result.returned) == (2, 5)
 
 
@@ -224,17 +213,15 @@ def test_a_function_that_leaves_its_work_to_others_commits_nothing(
 ) -> None:
     """What it has returned would read the records only when somebody iterates it, and nobody does."""
     with pytest.raises(SinkError, match="Nothing was committed: do the work inside"):
-        face.run(hour(), job=job, window_id="w")
+        face.run(hour(), "w", function=job)
     assert face.show("w").status is WindowStatus.PLANNED
-    assert (
-        face.run(hour(), job=lambda window: window.to_arrow().num_rows, window_id="w").returned == 5
-    )
+    assert face.run(hour(), "w", function=lambda window: window.to_arrow().num_rows).returned == 5
 
 
 def test_a_function_with_an_output_must_write(face: OrderedWindows, tmp_path: Path) -> None:
     """One that returns without writing would publish nothing in the place of the records."""
     with pytest.raises(SinkError, match="neither written nor reported"):
-        face.run(hour(), output=tmp_path, job=lambda window: None, window_id="w")
+        face.run(hour(), "w", function=lambda window: None, output=tmp_path)
     assert face.show("w").status is WindowStatus.PLANNED
 
 
@@ -259,15 +246,15 @@ def test_a_sink_that_nobody_knows_is_not_run_twice(face: OrderedWindows) -> None
         calls.append(1)
         return Own()
 
-    face.run(hour(), job=job)
-    again = face.run(hour(), job=job)
+    face.run(hour(), function=job)
+    again = face.run(hour(), function=job)
     assert (calls, published, again.ran) == ([1], [1], False)
 
 
 def test_a_sink_takes_the_place_of_a_folder(face: OrderedWindows) -> None:
     """Of a function's result; the next call asks the sink what it has, and does nothing."""
 
-    class Own:
+    class Table:
         """A sink as `TableSink` is one."""
 
         def write(self, df: Any, plan: Any) -> Reported:
@@ -278,11 +265,11 @@ def test_a_sink_takes_the_place_of_a_folder(face: OrderedWindows) -> None:
             return Reported.found(result)
 
     rows: list[Any] = []
-    sink = Own()
+    sink = Table()
     first = face.run(
-        hour(), output=sink, job=lambda window: window.write(window.to_arrow().num_rows)
+        hour(), function=lambda window: window.write(window.to_arrow().num_rows), output=sink
     )
-    again = face.run(hour(), output=sink, job=lambda window: 1 / 0)
+    again = face.run(hour(), function=lambda window: 1 / 0, output=sink)
     assert (rows, first.records, again.ran) == ([5], 5, False)
 
 
@@ -292,105 +279,114 @@ _READS = """
     print("never run by Spark here")
 """
 
-_IN_CLUSTER = {"master": "yarn", "deploy_mode": "cluster"}
-
 BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "nothing to do": (lambda _: {}, "give output="),
     "s3: bare bucket": (lambda _: {"output": "s3://lake"}, "bare bucket"),
     "s3: an option": (
-        lambda _: {"output": Folder("s3://lake/orders", storage_options={"aws_regoin": "x"})},
+        lambda _: {"output": "s3://lake/orders", "storage_options": {"aws_regoin": "x"}},
         "aws_regoin",
     ),
     "options without a store": (
-        lambda tmp: {"output": Folder(tmp, storage_options={})},
+        lambda tmp: {"output": str(tmp), "storage_options": {}},
         "object store",
     ),
     "output: number": (lambda _: {"output": 5}, "output is 5"),
     "output: class": (lambda _: {"output": TableSink}, "TableSink"),
     "output: empty": (lambda _: {"output": " "}, "name a folder"),
     "output: a file": (lambda tmp: {"output": str(tmp / "job.py")}, "cannot be written"),
-    "function: async": (lambda _: {"job": _async}, "async function"),
-    "function: text": (lambda _: {"job": "job"}, "give a function of the window"),
-    "function: two arguments": (lambda _: {"job": lambda a, b: None}, "called with window"),
-    "application: missing": (lambda tmp: {"job": Application(tmp / "gone.py")}, "no application"),
-    "application: number": (lambda _: {"job": Application(_any(5))}, "application is the path"),
-    "application: memory": (lambda tmp: {"job": Application(tmp / "job.py")}, "another process"),
+    "function: async": (lambda _: {"function": _async}, "async function"),
+    "function: text": (lambda _: {"function": "job"}, "function of window"),
+    "function: two arguments": (lambda _: {"function": lambda a, b: None}, "called with window"),
+    "both": (lambda tmp: {"function": len, "application": tmp / "job.py"}, "give one of them"),
+    "application: missing": (lambda tmp: {"application": tmp / "gone.py"}, "no application"),
+    "application: number": (lambda _: {"application": 5}, "application is the path"),
+    "application: memory": (lambda tmp: {"application": tmp / "job.py"}, "another process"),
     "application: spark": (
-        lambda tmp: {"job": Application(tmp / "job.py"), "spark": _Session()},
+        lambda tmp: {"application": tmp / "job.py", "spark": _Session()},
         "creates its own session",
     ),
-    "application: bytes": (
-        lambda _: {"job": Application(_Path(b"job.py"))},
-        "application is the path",
-    ),
-    "application: no path": (lambda _: {"job": Application(_Path(5))}, "application is the path"),
+    "arguments": (lambda _: {"output": "/tmp", "arguments": ["--slow"]}, "give application="),
+    "application: bytes": (lambda _: {"application": _Path(b"job.py")}, "application is the path"),
+    "application: no path": (lambda _: {"application": _Path(5)}, "application is the path"),
     "output: bytes": (lambda _: {"output": _Path(b"out")}, "name a folder"),
     "output: no path": (lambda _: {"output": _Path(5)}, "name a folder"),
-    "arguments: number": (lambda _: {"job": Application("job.py", _any(5))}, "give a list"),
-    "arguments: generator": (
-        lambda _: {"job": Application("job.py", _any(map(str, [1])))},
+    "arguments: number": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": 5},
         "give a list",
     ),
-    "arguments: NUL": (lambda _: {"job": Application("job.py", ["a\0b"])}, "NUL"),
-    "arguments: text": (lambda _: {"job": Application("job.py", "--slow")}, "give a list"),
+    "arguments: generator": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": map(str, [1])},
+        "give a list",
+    ),
+    "arguments: NUL": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": ["a\0b"]},
+        "NUL",
+    ),
+    "arguments: text": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": "--slow"},
+        "give a list",
+    ),
     "submit": (
-        lambda _: {"job": Application("job.py", submit={"mastre": "local"})},
+        lambda tmp: {"application": tmp / "job.py", "submit": {"mastre": "local"}},
         "'mastre'.*did you mean 'master'",
     ),
-    "submit: class": (lambda _: {"job": Application("job.py", submit=_any(SparkSubmit))}, "submit"),
+    "submit: class": (
+        lambda tmp: {"application": tmp / "job.py", "submit": SparkSubmit},
+        "submit",
+    ),
     "spark: class": (lambda tmp: {"output": tmp, "spark": _Session}, "spark is .*SparkSession"),
     "spark: text": (lambda tmp: {"output": tmp, "spark": "local[2]"}, "spark is 'local"),
-    "engine": (lambda tmp: {"output": tmp, "job": Copy(engine="jvm")}, "'jvm'.*connector"),
-    "engine without Spark": (
-        lambda tmp: {"output": tmp, "job": Copy(engine="python")},
-        "give spark=",
-    ),
-    "ordered": (lambda tmp: {"output": tmp, "job": Copy(ordered=_any("yes"))}, "ordered is 'yes'"),
-    "table: no Spark": (lambda _: {"output": Table("lake.orders")}, "give spark="),
-    "table: number": (lambda _: {"output": Table(_any(5)), "spark": _Session()}, "table is 5"),
+    "engine": (lambda tmp: {"output": tmp, "engine": "jvm"}, "'jvm'.*connector"),
+    "engine without Spark": (lambda tmp: {"output": tmp, "engine": "python"}, "give spark="),
+    "ordered": (lambda tmp: {"output": tmp, "ordered": "yes"}, "ordered is 'yes'"),
+    "table: output": (lambda tmp: {"output": tmp, "table": "lake.orders"}, "both given"),
+    "table: no Spark": (lambda _: {"table": "lake.orders"}, "give spark="),
+    "table: number": (lambda _: {"table": 5, "spark": _Session()}, "table is 5"),
     "table: mode": (
-        lambda _: {"output": Table("t", "upsert"), "spark": _Session()},
+        lambda _: {"table": "t", "mode": "upsert", "spark": _Session()},
         "one of 'append', 'replace', 'merge'",
     ),
     "table: near mode": (
-        lambda _: {"output": Table("t", "repalce"), "spark": _Session()},
+        lambda _: {"table": "t", "mode": "repalce", "spark": _Session()},
         "did you mean 'replace'",
     ),
     "table: no keys": (
-        lambda _: {"output": Table("t", "merge"), "spark": _Session()},
+        lambda _: {"table": "t", "mode": "merge", "spark": _Session()},
         "needs keys",
     ),
     "table: keys twice": (
-        lambda _: {"output": Table("t", "merge", ["a", "a"]), "spark": _Session()},
+        lambda _: {"table": "t", "mode": "merge", "keys": ["a", "a"], "spark": _Session()},
         "twice",
     ),
     "table: keys": (
-        lambda _: {"output": Table("t", keys="a"), "spark": _Session()},
+        lambda _: {"table": "t", "keys": "a", "spark": _Session()},
         "keys is for mode 'merge'",
     ),
     "table: tombstones": (
-        lambda _: {"output": Table("t", delete_tombstones=True), "spark": _Session()},
+        lambda _: {"table": "t", "delete_tombstones": True, "spark": _Session()},
         "delete_tombstones is for mode 'merge'",
     ),
     "table: driver in the cluster": (
-        lambda tmp: {"output": Table("t"), "job": Application(tmp / "job.py", submit=_IN_CLUSTER)},
+        lambda tmp: {
+            "table": "t",
+            "application": tmp / "job.py",
+            "submit": {"master": "yarn", "deploy_mode": "cluster"},
+        },
         "the table t has none: use client mode",
     ),
     "store: driver in the cluster": (
         lambda tmp: {
             "output": "s3://bucket/lake",
-            "job": Application(tmp / "job.py", submit=_IN_CLUSTER),
+            "application": tmp / "job.py",
+            "submit": {"master": "yarn", "deploy_mode": "cluster"},
         },
         "the output s3://bucket/lake is none: use client mode",
     ),
+    "mode: no table": (lambda tmp: {"output": tmp, "mode": "append"}, "also give table="),
+    "keys: no table": (lambda tmp: {"output": tmp, "keys": ["a"]}, "also give table="),
     "policy": (lambda tmp: {"output": tmp, "policy": Policy}, "policy is"),
     "window id": (lambda tmp: {"output": tmp, "window_id": ""}, "window id"),
 }
-
-
-def _any(value: Any) -> Any:
-    """A value of the wrong type."""
-    return value
 
 
 class _Path:
@@ -476,9 +472,9 @@ def test_an_application_is_handed_the_window(
     """Without an output: what it reports is kept, and a second call runs nothing."""
     job = application(tmp_path, _REPORTS)
     with OrderedWindows(bootstrap, group_id) as windows:
-        first = windows.run(hour(orders), job=Application(job, arguments=["a"], submit=small()))
+        first = windows.run(hour(orders), application=job, arguments=["a"], submit=small())
         assert (first.ran, first.returned) == (True, {"counted": 5, "with": ["a"]})
-        again = windows.run(hour(orders), job=Application(job, submit=small()))
+        again = windows.run(hour(orders), application=job, submit=small())
         assert (again.ran, again.returned) == (False, first.returned)
 
 
@@ -497,7 +493,11 @@ def test_a_session_reads_and_writes(
         copied = windows.run(hour(orders), output=tmp_path / "copies", spark=spark)
         assert (copied.ran, copied.records) == (True, 5)
         assert seconds_in(copied.output) == IN_ORDER
-        rest = windows.run(hour(orders, 100), output=tmp_path / "totals", job=totals, spark=spark)
+        rest = windows.run(
+            hour(orders, 100), function=totals, spark=spark, output=tmp_path / "totals"
+        )
         assert (rest.ran, rest.records) == (True, 1)
-        again = windows.run(hour(orders, 100), output=tmp_path / "totals", job=totals, spark=spark)
+        again = windows.run(
+            hour(orders, 100), function=totals, spark=spark, output=tmp_path / "totals"
+        )
         assert not again.ran

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops import Application, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -136,9 +136,7 @@ def test_a_submitted_application_writes(
     window = before(orders, 25, Earliest())
     with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         for ran in (True, False):
-            done = windows.run(
-                window, output=root, job=Application(job, submit=small()), window_id="w"
-            )
+            done = windows.run(window, "w", output=root, application=job, submit=small())
             assert (done.records, done.ran) == (5, ran)
     assert sorted(named_rows(root)) == [0, 1, 2, 3, 5]
     assert staged_names(root) == []

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops import Application, Folder, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.airflow import (
     CommitWindowOperator,
     OrderedWindowOperator,
@@ -26,6 +26,8 @@ from kafka_ordered_ops.dagster import (
 from kafka_ordered_ops.dagster.step.delivery import Step
 from kafka_ordered_ops.dagster.step.step_functions import Submitted
 from kafka_ordered_ops.output import files
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.jobs import Application
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.hosts_support import GROUP, executed, task_of

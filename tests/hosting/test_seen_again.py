@@ -67,11 +67,11 @@ def test_run_shows_again_what_a_dead_replay_had_hidden(
 ) -> None:
     """Whether Kafka still has the records or not."""
     root = tmp_path / "out"
-    windows.run(asked(), output=root, window_id="w")
+    windows.run(asked(), "w", output=root)
     die_in_a_replay(windows, root, monkeypatch)
     if not kept:
         lose_records(kafka)
-    again = windows.run(asked(), output=root, window_id="w")
+    again = windows.run(asked(), "w", output=root)
     assert again.outcome == "already published; nothing was done"
     assert offsets(root) == ALL
     assert swapped(str(root)) == []
@@ -82,10 +82,10 @@ def test_run_of_the_next_window_shows_it_again(
 ) -> None:
     """Though it has no records: whoever touches the root next heals it, before anything is planned."""
     root = tmp_path / "out"
-    windows.run(asked(), output=root, window_id="w")
+    windows.run(asked(), "w", output=root)
     die_in_a_replay(windows, root, monkeypatch)
     lose_records(kafka)
-    windows.run(asked(120), output=root, window_id="next")
+    windows.run(asked(120), "next", output=root)
     assert offsets(root) == ALL
 
 
@@ -98,7 +98,7 @@ def test_the_command_line_shows_it_again(
 ) -> None:
     """``run`` of the same window, and ``clean``, whatever it removes."""
     root = tmp_path / "out"
-    windows.run(asked(), output=root, window_id="w")
+    windows.run(asked(), "w", output=root)
     words = ["run", "-b", kafka.bootstrap, "-g", GROUP, "-t", "t", "--cutoff", at(60).isoformat()]
     words += ["--starting-offsets", "earliest", "--engine", "local", "--window-id", "w"]
     for command in ([*words, "--output", str(root)], ["clean", str(root)]):
@@ -151,7 +151,7 @@ def test_a_dagster_step_shows_it_again(
         on_not_live="ignore",
         on_covered=on_covered,
     )
-    windows.run(asked(), output=tmp_path / "out", window_id="w")
+    windows.run(asked(), "w", output=tmp_path / "out")
     die_in_a_replay(windows, tmp_path / "out", monkeypatch)
     assert executed(asset, kafka).success
     assert offsets(tmp_path / "out") == ALL
@@ -179,15 +179,15 @@ def test_what_is_staged_is_published_again_if_readers_do_not_see_the_window(
     windows: OrderedWindows, root: str
 ) -> None:
     """No record is read, and the result says what was done; after that there is nothing to do."""
-    first = windows.run(asked(), output=root, window_id="w")
+    first = windows.run(asked(), "w", output=root)
     stage_window(windows.replay("w"), windows.settings, root)
     remove_files(root)
-    again = windows.run(asked(), output=root, window_id="w")
+    again = windows.run(asked(), "w", output=root)
     assert not again.ran
     assert again.outcome.startswith("readers did not see it")
     assert (again.status, again.records) == (WindowStatus.PUBLISHED, first.records)
     assert offsets(root) == ALL
-    assert windows.run(asked(), output=root, window_id="w").outcome.startswith("already published")
+    assert windows.run(asked(), "w", output=root).outcome.startswith("already published")
 
 
 def test_the_command_line_says_what_it_showed_again(
@@ -212,11 +212,11 @@ def test_without_records_and_files_nothing_is_called_published(
     kafka: InMemoryKafka, windows: OrderedWindows, root: str
 ) -> None:
     """The error says what is gone."""
-    windows.run(asked(), output=root, window_id="w")
+    windows.run(asked(), "w", output=root)
     remove_files(root)
     lose_records(kafka)
     with pytest.raises(RecordsLostError):
-        windows.run(asked(), output=root, window_id="w")
+        windows.run(asked(), "w", output=root)
 
 
 @pytest.mark.parametrize("publisher", [RenamePublisher, ManifestPublisher])
@@ -229,7 +229,7 @@ def test_a_published_window_is_looked_at_once(
 ) -> None:
     """Each look takes some calls of a remote file system."""
     root = str(tmp_path / "orders") if publisher is RenamePublisher else memory()
-    windows.run(asked(), output=root, window_id="w")
+    windows.run(asked(), "w", output=root)
     looks = list[str]()
     for name in ("shown", "staged"):
         look = getattr(publisher, name)
@@ -242,7 +242,7 @@ def test_a_published_window_is_looked_at_once(
             return found
 
         monkeypatch.setattr(publisher, name, counted)
-    assert not windows.run(asked(), output=root, window_id="w").ran
+    assert not windows.run(asked(), "w", output=root).ran
     assert looks == ["shown"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops import Application, Copy, Folder, Function, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError, WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -22,6 +22,8 @@ from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.jobs import Application, Copy, Function
 from kafka_ordered_ops.spec.spark_submit import submit_of
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops import Copy, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: Mak
             for number in range(10):
                 kafka.produce("orders", value=b"v", timestamp_ms=1_700_000_000_000 + number)
             with killed_at(step) as kills, service(kafka) as windows:
-                windows.run(HOUR, output=root, job=Copy(ordered=False), window_id="w")
+                windows.run(HOUR, "w", output=root, ordered=False)
             with service(kafka) as windows:
                 is_done = any(
                     one.plan.status in (WindowStatus.COMMITTED, WindowStatus.PUBLISHED)
@@ -86,7 +86,7 @@ def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: Mak
                 if not is_done:
                     assert globbed_rows(root) == []
                 assert named_rows(root) in ([], list(range(10)))
-                windows.run(HOUR, output=root, job=Copy(ordered=False), window_id="w")
+                windows.run(HOUR, "w", output=root, ordered=False)
         assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
         assert staged_names(root) == []
         if not kills:
@@ -271,7 +271,7 @@ def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_i
     """A folder's name has the window's times: neither a glob nor the manifest finds a record twice."""
     root = memory()
     with service(kafka) as windows:
-        windows.run(HOUR, output=root, job=Copy(ordered=False), window_id="w")
+        windows.run(HOUR, "w", output=root, ordered=False)
         plan = replace(
             windows.show("w").plan, window=replace(HOUR, cutoff=HOUR.cutoff + timedelta(hours=1))
         )

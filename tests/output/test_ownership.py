@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops import (
-    Folder,
     OrderedWindows,
     Policy,
     StagedOutput,
@@ -225,13 +224,13 @@ def test_a_forgotten_window_is_covered_and_its_late_record_comes_with_the_next(
 ) -> None:
     """Its output stands; the late record is flagged in the next interval's output."""
     with later(kafka) as windows:
-        windows.run(a_second(0), output=Folder(root, partition_by=partition_by))
+        windows.run(a_second(0), output=root, partition_by=partition_by)
         assert windows.prune(timedelta(0), forget=True)
         kafka.produce("orders", value=b"late", partition=0, timestamp_ms=BASE_MS + 77)
-        again = windows.run(a_second(0), output=Folder(root, partition_by=partition_by))
+        again = windows.run(a_second(0), output=root, partition_by=partition_by)
         assert again.content is PlanContent.COVERED
         assert rows(root) == first(1)
-        following = windows.run(a_second(1), output=Folder(root, partition_by=partition_by))
+        following = windows.run(a_second(1), output=root, partition_by=partition_by)
         assert (following.records, following.late) == (2, 1)
     assert rows(root) == [*first(2), "late"]
 
@@ -239,12 +238,12 @@ def test_a_forgotten_window_is_covered_and_its_late_record_comes_with_the_next(
 def test_the_id_of_a_forgotten_window_is_used_up(root: str, kafka: InMemoryKafka) -> None:
     """It answers its own question alone, and an empty window does not replace it either."""
     with later(kafka) as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         windows.prune(timedelta(0), forget=True)
         with pytest.raises(WindowMismatchError):
-            windows.run(an_hour(1), output=root, window_id="w")
+            windows.run(an_hour(1), "w", output=root)
         for _ in range(2):
-            assert windows.run(an_hour(), output=root, window_id="w").content is PlanContent.COVERED
+            assert windows.run(an_hour(), "w", output=root).content is PlanContent.COVERED
             windows.prune(timedelta(0), forget=True)
         preview = windows.preview(an_hour(), "w")
         assert (preview.content, preview.offsets) == (PlanContent.COVERED, 0)
@@ -265,10 +264,10 @@ def test_a_forgotten_window_without_output_may_be_planned_again(kafka: InMemoryK
 def test_a_rewound_window_replaces_its_own_earlier_output(root: str, kafka: InMemoryKafka) -> None:
     """All of it was given back: the ledger names the shown claim as an earlier one of the window."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         windows.reset_offsets("earliest")
         kafka.produce("orders", value=b"late", partition=0, timestamp_ms=BASE_MS + 77)
-        again = windows.run(an_hour(), output=root, window_id="w")
+        again = windows.run(an_hour(), "w", output=root)
         assert again.ran
         assert len(windows.show("w").plan.replaces) == 1
     assert rows(root) == [*first(), "late"]
@@ -280,31 +279,31 @@ def test_the_id_of_a_rewound_window_answers_its_own_question_alone(
     """As many rows of another hour would take the place of those that readers see; also after an abandon."""
     fill(kafka, "second", hour=1)
     with later(kafka) as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         windows.reset_offsets("earliest")
         for ask in (windows.plan, windows.preview, partial(windows.run, output=root)):
             with pytest.raises(WindowMismatchError, match=r"moved back since.*another window id"):
                 ask(an_hour(1), window_id="w")
         windows.abandon(windows.plan(an_hour(), "w"))
         with pytest.raises(WindowMismatchError, match="moved back since"):
-            windows.run(an_hour(1), output=root, window_id="w")
+            windows.run(an_hour(1), "w", output=root)
         assert rows(root) == first()
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     assert rows(root) == first()
 
 
 def test_a_rewound_window_does_not_replace_more_by_less(root: str, kafka: InMemoryKafka) -> None:
     """Retention has its records: it is an error, and readers keep what they see, until the word is given."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         windows.reset_offsets("earliest")
         kafka.delete_records("orders", 0, 3)
         window = an_hour(on_data_loss="warn")
         with pytest.raises(FewerRecordsError):
-            windows.run(window, output=root, window_id="w")
+            windows.run(window, "w", output=root)
         assert windows.show("w").status is WindowStatus.REWOUND
         assert rows(root) == first()
-        windows.run(window, output=root, window_id="w", policy=Policy(allow_fewer=True))
+        windows.run(window, "w", Policy(allow_fewer=True), output=root)
     assert rows(root) == ["first-3", "first-4"]
 
 
@@ -314,7 +313,7 @@ def test_a_job_with_fewer_rows_does_not_replace_a_rewound_window(
     """The rows are counted before the commit, and nothing stays claimed."""
     root = str(tmp_path / "orders")
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         windows.reset_offsets("earliest")
         plan = windows.plan(an_hour(), "w")
         staged = stage_window(plan, windows.settings, root)
@@ -355,7 +354,7 @@ def test_an_unpublished_window_is_not_pruned(
         assert windows.prune(timedelta(0), forget=forget) == []
         assert "1 committed window whose output readers do not see yet: w" in caplog.text
         assert [one.window_id for one in windows.summaries().left()] == ["w"]
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
         assert windows.summaries().left() == ()
     assert rows(root) == first()
 
@@ -379,7 +378,7 @@ def test_progress_does_not_move_back_into_an_unpublished_window(
             move(3)
         move(0)
         assert windows.show("w").status is WindowStatus.REWOUND
-        windows.run(an_hour(), output=root, window_id="w")
+        windows.run(an_hour(), "w", output=root)
     assert rows(root) == first()
 
 
@@ -450,10 +449,10 @@ def test_a_root_that_was_moved_with_what_is_beside_it_is_found(
     """After retention nothing is read again: the files are there, and the ledger learns where."""
     before, after = tmp_path / "before", tmp_path / "after"
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=before / "orders", window_id="w")
+        windows.run(an_hour(), "w", output=before / "orders")
         kafka.delete_records("orders", 0, 5)
         shutil.move(before, after)
-        again = windows.run(an_hour(), output=after / "orders", window_id="w")
+        again = windows.run(an_hour(), "w", output=after / "orders")
         assert not again.ran
         assert str(again.output).startswith(str(after))
     assert rows(str(after / "orders")) == first()

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 
-from kafka_ordered_ops import Folder, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output import files
@@ -244,15 +244,14 @@ def test_a_run_on_a_server_of_s3_that_is_killed_anywhere_is_exact_when_it_is_run
     numbers = itertools.count()
     for killed in every_kill(least=8):
         root = f"s3://bucket/{next(numbers)}/orders"
-        hourly = Folder(root, partition_by="hour", storage_options=server)
-        daily = Folder(root, partition_by="date", storage_options=server)
+        given: dict[str, Any] = {"output": root, "storage_options": server}
         with cluster() as kafka, OrderedWindows(kafka.settings, group_id="g") as windows:
             with killed:
-                windows.run(hour(0), hourly, window_id="w")
+                windows.run(hour(0), "w", **given, partition_by="hour")
             assert objects_support.named_rows(root, server) in ([], [0])
-            windows.run(hour(0), hourly, window_id="w")
+            windows.run(hour(0), "w", **given, partition_by="hour")
             with pytest.raises(ConfigError, match="Give partition_by='hour'"):
-                windows.run(hour(1), daily, window_id="v")
+                windows.run(hour(1), "v", **given, partition_by="date")
             assert len(windows.list()) == 1
         [path] = files(root, storage_options=server)
         assert path.startswith(f"{root}/date=2026-11-20/hour=22/window_id=")
@@ -293,19 +292,19 @@ def test_all_windows_of_a_root_are_partitioned_alike(
 ) -> None:
     """Another window, or the same one again, is refused before it is planned, and the next of its kind is not."""
     root = make_root()
-    windows.run(hour(0), output=Folder(root, partition_by=first), window_id="a")
+    windows.run(hour(0), "a", output=root, partition_by=first)
     before, seen = [one.plan.window_id for one in windows.list()], files(root)
     if first != second:
         for window, name in ((hour(1), "b"), (hour(0), "a")):
             with pytest.raises(ConfigError, match=f"Give partition_by={first!r}"):
-                windows.run(window, output=Folder(root, partition_by=second), window_id=name)
+                windows.run(window, name, output=root, partition_by=second)
         assert [one.plan.window_id for one in windows.list()] == before
         assert files(root) == seen
         plan = windows.plan(hour(1), "b")
         with pytest.raises(ConfigError, match="partition_by is"):
             stage_window(plan, windows.settings, root, partition_by=second)
         return
-    windows.run(hour(1), output=Folder(root, partition_by=second), window_id="b")
+    windows.run(hour(1), "b", output=root, partition_by=second)
     assert len(published(root)) == 2
 
 
@@ -350,10 +349,10 @@ def test_a_window_that_is_committed_and_not_yet_published_keeps_windows_of_other
         with pytest.raises(objects_support.Killed):
             windows.commit(plan, output)
     with pytest.raises(ConfigError, match="window a was staged for"):
-        windows.run(hour(1), output=Folder(root, partition_by="date"), window_id="b")
+        windows.run(hour(1), "b", output=root, partition_by="date")
     assert [one.plan.window_id for one in windows.list()] == ["a"]
-    windows.run(hour(0), output=root, window_id="a")
-    windows.run(hour(1), output=root, window_id="b")
+    windows.run(hour(0), "a", output=root)
+    windows.run(hour(1), "b", output=root)
     assert folders_of(root) == {""}
 
 
@@ -386,31 +385,35 @@ def test_what_another_program_has_put_where_a_date_belongs_is_left_alone(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("partition_by", "asked", "message"),
+    ("arguments", "message"),
     [
-        ("day", hour(0), "partition_by is 'day': give one of 'date', 'hour'"),
-        (["date"], hour(0), "partition_by is"),
-        (
-            "hour",
-            Window("orders", "2026-11-21T00:00Z", "earliest", since="2026-11-20T00:00Z"),
-            "leave out partition_by",
-        ),
+        ({"partition_by": "day"}, "partition_by is 'day': give one of 'date', 'hour'"),
+        ({"partition_by": ["date"]}, "partition_by is"),
+        ({"partition_by": "date", "output": None, "function": print}, "give output="),
+        ({"partition_by": "hour", "window": "day"}, "leave out partition_by"),
     ],
 )
 def test_bad_values_are_refused_before_anything_is_touched(
-    windows: OrderedWindows, tmp_path: Path, partition_by: Any, asked: Window, message: str
+    windows: OrderedWindows, tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     """No window is planned, and no folder is made."""
     root = tmp_path / "lake" / "orders"
+    day = Window("orders", "2026-11-21T00:00Z", "earliest", since="2026-11-20T00:00Z")
+    window = day if arguments.pop("window", None) else hour(0)
     with pytest.raises(ConfigError, match=message):
-        windows.run(asked, Folder(root, partition_by))
+        windows.run(window, **{"output": root, **arguments})
     with (
         pytest.raises(ConfigError, match=message),
-        windows.open(asked, Folder(root, partition_by)),
+        windows.open(window, **{"output": root, **without(arguments, "function")}),
     ):
         raise AssertionError
     assert windows.list() == []
     assert not root.parent.exists()
+
+
+def without(arguments: dict[str, Any], name: str) -> dict[str, Any]:
+    """All arguments but one."""
+    return {key: value for key, value in arguments.items() if key != name}
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -430,7 +433,7 @@ def test_readers_get_dates_and_hours_as_columns_of_their_types(
     """Polars, DuckDB, pandas and PyArrow, by the root or a glob; each with a filter on a date."""
     root = str(tmp_path / "orders")
     for n in range(4):
-        windows.run(hour(n), output=Folder(root, partition_by="hour"))
+        windows.run(hour(n), output=root, partition_by="hour")
     frame = pl.scan_parquet(root, hive_partitioning=True)
     schema = frame.collect_schema()
     assert (str(schema["date"]), str(schema["hour"])) == ("Date", "Int64")
@@ -464,8 +467,8 @@ def test_a_replay_stays_in_its_folder_and_clean_and_files_find_it(
     """One folder for each window, also of those that have no rows."""
     root = str(tmp_path / "orders")
     empty = Window("orders", "2026-11-20T22:00Z", "earliest", since="2026-11-20T21:00Z")
-    windows.run(empty, output=Folder(root, partition_by="date"), window_id="empty")
-    windows.run(hour(1), output=Folder(root, partition_by="date"), window_id="full")
+    windows.run(empty, "empty", output=root, partition_by="date")
+    windows.run(hour(1), "full", output=root, partition_by="date")
     first = files(root)
     replay = windows.replay("full")
     windows.publish(replay, stage_window(replay, windows.settings, root, partition_by="date"))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import Application, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
@@ -58,14 +58,12 @@ def test_a_host_that_shares_nothing_but_hdfs(
         root = f"{address}/lake/orders"
         done = windows.run(
             before(orders, 25, Earliest()),
+            "w",
+            application=application(tmp_path, JOB),
             output=root,
-            job=Application(
-                application(tmp_path, JOB),
-                submit=replace(
-                    small(**{"spark.executor.memory": "512m"}), master=made.master, timeout_s=700
-                ),
+            submit=replace(
+                small(**{"spark.executor.memory": "512m"}), master=made.master, timeout_s=700
             ),
-            window_id="w",
         )
         assert (done.ran, done.records) == (True, 5)
         found, offsets = files_of(root), list[Any]()

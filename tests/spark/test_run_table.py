@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import Copy, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.hosting.job import WindowJob
+from kafka_ordered_ops.spec.jobs import Copy
 from kafka_ordered_ops.spec.table import Table
 from tests.support.hosts_support import writing
 from tests.support.spark_support import spark
@@ -50,10 +51,10 @@ def test_run_appends_to_a_table_that_people_have(
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         misfit = Lake.make(lake_spark, "iceberg", tmp_path, columns="id int", partitions="")
         with pytest.raises(ConfigError, match="a record does not have: id"):
-            windows.run(asked, output=Table(misfit.table), window_id="w", spark=lake_spark)
+            windows.run(asked, "w", table=misfit.table, spark=lake_spark)
         assert windows.list() == []
-        first = windows.run(asked, output=Table(lake.table), window_id="w", spark=lake_spark)
-        again = windows.run(asked, output=Table(lake.table), window_id="w", spark=lake_spark)
+        first = windows.run(asked, "w", table=lake.table, spark=lake_spark)
+        again = windows.run(asked, "w", table=lake.table, spark=lake_spark)
     assert (first.ran, first.records, first.output) == (True, 3, lake.table)
     assert (again.ran, again.output) == (False, lake.table)
     assert _offsets(lake) == [-1, 0, 1, 3]
@@ -77,11 +78,16 @@ def test_a_function_s_rows_are_merged(
     def job(window: Any) -> None:
         window.write(window.read().selectExpr("1 AS id", "offset AS newest", *kept))
 
-    table = Table(lake.table, "merge", ["id"])
+    table: dict[str, Any] = {
+        "table": lake.table,
+        "mode": "merge",
+        "keys": ["id"],
+        "spark": lake_spark,
+    }
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        windows.run(before(orders, 12, Earliest()), table, job=job, spark=lake_spark)
+        windows.run(before(orders, 12, Earliest()), "w", function=job, **table)
         [[_, first]] = lake_spark.table(lake.table).collect()
-        with windows.open(before(orders, 40), table, spark=lake_spark) as window:
+        with windows.open(before(orders, 40), "next", **table) as window:
             job(window)
         [[_, second]] = lake_spark.table(lake.table).collect()
     assert first in (0, 1, 3)

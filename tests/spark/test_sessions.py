@@ -125,7 +125,7 @@ with InMemoryKafka() as kafka:
     with OrderedWindows(kafka.settings, "group") as windows:
         for _ in range(2):
             try:
-                windows.run(hour(), sys.argv[1], job=job, spark=spark)
+                windows.run(hour(), "w", output=sys.argv[1], function=job, spark=spark)
             except Exception as error:
                 print(type(error).__name__, error.retriable, "signal 9" in str(error))
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kafka_ordered_ops import Application, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     JobFailedError,
@@ -22,6 +22,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.context import WindowContext
 from kafka_ordered_ops.spark.applications.tables import table_application
+from kafka_ordered_ops.spec.jobs import Application
 from kafka_ordered_ops.spec.table import Table
 from tests.support.hosts_support import writing
 from tests.support.spark_support import plan_of
@@ -76,16 +77,15 @@ def test_a_driver_that_dies_anywhere_ends_well(
 ) -> None:
     """The next call does what is left, and shows the rows once; the table is not asked again for a published window."""
     asked = before(orders, 12, Earliest())
-    to = Table("lake.orders", mode)
-    well = Application(job, submit=table_driver(job.parent, table))
-    dying = Application(job, submit=table_driver(job.parent, table, DIES=dies))
+    run: dict[str, Any] = {"table": "lake.orders", "mode": mode, "application": job}
+    how, dying = table_driver(job.parent, table), table_driver(job.parent, table, DIES=dies)
     with OrderedWindows(bootstrap, group_id=windows.group_id) as mine:
         told = "Nothing was committed" if dies in ("staged", "reported") else "Nothing is lost"
         with pytest.raises(JobFailedError, match=told):
-            mine.run(asked, to, job=dying, window_id="w")
+            mine.run(asked, "w", submit=dying, **run)
         began = len(orders_of(job))
-        done = mine.run(asked, to, job=well, window_id="w")
-        again = mine.run(asked, to, job=well, window_id="w")
+        done = mine.run(asked, "w", submit=how, **run)
+        again = mine.run(asked, "w", submit=how, **run)
     assert orders_of(job)[began:] == then
     assert (done.status, done.ran, again.ran) == (WindowStatus.PUBLISHED, "write" in then, False)
     assert (done.records, done.output) == (3, "lake.orders")
@@ -169,14 +169,14 @@ def test_an_attempt_that_was_taken_over_shows_nothing(
     """Its driver comes to its end, but the window is another attempt's by then; what it staged is removed."""
     how = table_driver(job.parent, table)
     asked = before(orders, 12, Earliest())
-    to, run = Table("lake.orders"), Application(job, submit=how)
-    by = table_application(to, job, how)
+    run: dict[str, Any] = {"table": "lake.orders", "application": job, "submit": how}
+    by = table_application(Table("lake.orders"), job, how)
     with OrderedWindows(bootstrap, group_id=group_id) as slow:
 
         def write(plan: WindowPlan) -> Staged:
             (staged,) = by.write([plan], slow.settings)
             with OrderedWindows(bootstrap, group_id=group_id) as other:
-                assert other.run(asked, to, job=run, window_id="w").ran
+                assert other.run(asked, "w", **run).ran
             return staged
 
         with pytest.raises(WindowSupersededError):
@@ -227,19 +227,24 @@ def test_rows_of_another_group_are_not_replaced(
     bootstrap: str, group_id: str, orders: str, job: Path, table: Path, point: str
 ) -> None:
     """Refused in the application, by name; also where its own rows were staged before. Nothing stays claimed."""
+    how = table_driver(job.parent, table)
     asked = before(orders, 12, Earliest())
-    to = Table("lake.orders", "replace")
-    run = Application(job, submit=table_driver(job.parent, table))
+    run: dict[str, Any] = {
+        "table": "lake.orders",
+        "mode": "replace",
+        "application": job,
+        "submit": how,
+    }
     if point == "written":
         with _Dying(bootstrap, group_id=group_id) as dying:
             dying.die_at = "written"
             with pytest.raises(KeyboardInterrupt):
-                dying.run(asked, to, job=run, window_id="w")
+                dying.run(asked, "w", **run)
     with OrderedWindows(bootstrap, group_id=f"{group_id}-other") as other:
-        other.run(asked, to, job=run, window_id="w")
+        other.run(asked, "w", **run)
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         with pytest.raises(OutputOwnedError, match=r"of group .*-other") as refused:
-            windows.run(asked, to, job=run, window_id="w")
+            windows.run(asked, "w", **run)
         assert refused.value.group_id == f"{group_id}-other"
         assert windows.show("w").status is WindowStatus.ABANDONED
     assert rows_of(table) == [("w", FIRST)]
@@ -267,8 +272,8 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
     """Before anything is planned: a driver that shares no folder with the caller; settings of a session that is not used."""
     client = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
     cluster = SparkSubmit(master="yarn", deploy_mode="cluster", program=fake(tmp_path, "").program)
-    submitted, to = Application(job, submit=cluster), Table("lake.orders")
-    hosted = WindowJob(job=submitted, to=to)
+    to = Table("lake.orders")
+    hosted = WindowJob(job=Application(job, submit=cluster), to=to)
     told = r"the table lake\.orders has\s+none: use client mode"
     with pytest.raises(ConfigError, match=told):
         hosted.check(client, "g")
@@ -276,7 +281,7 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
         OrderedWindows(client, "g") as windows,
         pytest.raises(ConfigError, match=told),
     ):
-        windows.run(before("t", 1), to, job=submitted)
+        windows.run(before("t", 1), application=job, submit=cluster, table="lake.orders")
     odd = WindowJob(job=Application(job), to=to, spark_conf={"spark.sql.catalog.lake": "x"})
     with pytest.raises(ConfigError, match=r"Give its settings in submit"):
         odd.check_form()

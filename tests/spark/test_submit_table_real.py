@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import Application, OrderedWindows, Table
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
@@ -81,10 +81,15 @@ def test_an_application_s_window_is_appended_once(
     lake = _make(lake_spark, "iceberg", tmp_path, "append")
     job = application(tmp_path, JOB)
     asked = before(orders, 12, Earliest())
-    to, run = Table(lake.table), Application(job, ["value"], _how(lake))
+    given: dict[str, Any] = {
+        "table": lake.table,
+        "application": job,
+        "arguments": ["value"],
+        "submit": _how(lake),
+    }
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        first = windows.run(asked, to, job=run, window_id="w")
-        again = windows.run(asked, to, job=run, window_id="w")
+        first = windows.run(asked, "w", **given)
+        again = windows.run(asked, "w", **given)
     assert (first.ran, first.records, first.output) == (True, 3, lake.table)
     assert (again.ran, again.status) == (False, WindowStatus.PUBLISHED)
     assert _offsets(lake) == [0, 1, 3]
@@ -108,18 +113,23 @@ def test_a_caller_that_dies_after_kafka_s_commit(
     lake = _make(lake_spark, format_, tmp_path, mode)
     job = application(tmp_path, JOB)
     asked = before(orders, 12, Earliest())
-    to = Table(lake.table, mode, ["offset"] if mode == "merge" else ())
-    by_key, by_value = (Application(job, [name], _how(lake)) for name in ("key", "value"))
+    given: dict[str, Any] = {
+        "table": lake.table,
+        "mode": mode,
+        "keys": ["offset"] if mode == "merge" else (),
+        "application": job,
+        "submit": _how(lake),
+    }
     with _Dying(bootstrap, group_id=group_id) as dying:
         with pytest.raises(ConfigError, match="Missing: value"):
-            dying.run(asked, to, job=by_key, window_id="w")
+            dying.run(asked, "w", arguments=["key"], **given)
         assert dying.show("w").status is WindowStatus.PLANNED
         with pytest.raises(Crash):
-            dying.run(asked, to, job=by_value, window_id="w")
+            dying.run(asked, "w", arguments=["value"], **given)
         assert dying.show("w").status is WindowStatus.COMMITTED
     assert _offsets(lake) == []
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        done = windows.run(asked, to, job=by_value, window_id="w")
+        done = windows.run(asked, "w", arguments=["value"], **given)
     assert (done.ran, done.status) == (False, WindowStatus.PUBLISHED)
     assert _offsets(lake) == [0, 1, 3]
     assert lake.staged_count() == 0

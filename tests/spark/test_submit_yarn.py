@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import Application, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.api import RunResult
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.output.published import files
@@ -153,11 +153,11 @@ class Caller:
         with OrderedWindows(self.bootstrap, group_id=self.group_id) as windows:
             return windows.run(
                 before(self.topic, 25, Earliest()),
+                "w",
+                application=job,
+                arguments=[mode, *gate],
                 output=self.output(mode),
-                job=Application(
-                    job, arguments=[mode, *gate], submit=_how(self.hadoop, self.archive, mode)
-                ),
-                window_id="w",
+                submit=_how(self.hadoop, self.archive, mode),
             )
 
     def offsets(self, mode: str) -> list[int]:

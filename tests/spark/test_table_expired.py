@@ -90,8 +90,8 @@ def die_before_the_ledger_hears_it(side: Side, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _words(side: Side) -> dict[str, Any]:
-    table = side.table()
-    return {"mode": table.mode, "keys": table.keys}
+    words = side.table()
+    return {"mode": words["mode"], "keys": words["keys"]}
 
 
 def replay(side: Side, *values: tuple[str, int]) -> None:

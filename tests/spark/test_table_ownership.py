@@ -276,7 +276,7 @@ def test_a_block_that_is_refused_claims_nothing(
     def write(side: Side, values: list[tuple[str, int]]) -> None:
         with (
             side.windows() as windows,
-            windows.open(hour(), side.table(), window_id="w", spark=lake_spark) as window,
+            windows.open(hour(), "w", spark=lake_spark, **side.table()) as window,
         ):
             window.write(lake_spark.createDataFrame(values, ROW))
 

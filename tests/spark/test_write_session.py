@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import Copy
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, UnknownWindowError
 from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.write_session import session_with
@@ -68,11 +67,9 @@ def test_odd_settings_change_nothing(
     for number, window_id in enumerate((_ID, "next")):
         side.produce("a", "b", number=number)
         with side.windows() as windows:
+            words: dict[str, Any] = {**side.table(), "spark": odd, "engine": "python"}
             for ran in (True, False):
-                result = windows.run(
-                    hour(number), side.table(), job=Copy("python"), window_id=window_id, spark=odd
-                )
-                assert result.ran is ran
+                assert windows.run(hour(number), window_id, **words).ran is ran
     lake_spark.sql(f"REFRESH TABLE {lake.table}")
     found = lake_spark.sql(
         f"SELECT window_id, CAST(value AS string), unix_millis(timestamp) FROM {lake.table}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kafka_ordered_ops import Folder, OrderedWindows, Table
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.spark import read_output
 from tests.support.windows_support import before
@@ -28,35 +28,32 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     spark = builder.getOrCreate()
     told: dict[str, Any] = {"session": type(spark).__module__}
     root, options = task["root"], task["options"]
-    outputs: dict[str, Folder | Table] = {"store": Folder(root, storage_options=options)}
+    outputs: dict[str, dict[str, Any]] = {"store": {"output": root, "storage_options": options}}
     for mode in _MODES:
-        table = _name(task, mode)
+        table = f"{task['catalog']}.db.{mode}"
         spark.sql(
             f"CREATE TABLE {table} (offset bigint, value binary, window_id string) USING iceberg"
         )
         spark.sql(f"INSERT INTO {table} VALUES (3, X'00', 'before')")
-        outputs[mode] = Table(table, mode, ["offset"] if mode == "merge" else ())
+        outputs[mode] = {"table": table, "mode": mode}
+    outputs["merge"]["keys"] = ["offset"]
     for name, output in outputs.items():
         group = f"{task['group_id']}-{name}"
         with OrderedWindows(task["bootstrap"], group_id=group) as windows:
             window = before(task["topic"], 25, Earliest())
-            calls = [windows.run(window, output, window_id=name, spark=spark) for _ in range(2)]
+            calls = [windows.run(window, name, spark=spark, **output) for _ in range(2)]
         told[name] = [[one.ran, one.records] for one in calls]
     told["files"] = [
         row.offset for row in read_output(spark, root, storage_options=options).collect()
     ]
     told["rows"] = {
         mode: sorted(
-            [row.window_id, row.offset] for row in spark.table(_name(task, mode)).collect()
+            [row.window_id, row.offset] for row in spark.table(outputs[mode]["table"]).collect()
         )
         for mode in _MODES
     }
     spark.stop()
     return told
-
-
-def _name(task: dict[str, Any], mode: str) -> str:
-    return f"{task['catalog']}.db.{mode}"
 
 
 if __name__ == "__main__":

@@ -134,6 +134,9 @@ class FileFacts:
     def may_show(self, window_id: str) -> bool:
         return self.rows_shown(window_id) > 0
 
+    def refresh_for_user(self) -> None:
+        """Nobody keeps a copy of it."""
+
 
 def dies(step: str) -> None:
     """Is killed, if this is the step."""

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import kafka_ordered_ops
-from kafka_ordered_ops import Function, OrderedWindows
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from tests.support.windows_support import BASE_MS, before
@@ -173,10 +172,13 @@ def wrong(
                 run = partial(
                     windows.run,
                     before(topic, seconds, Earliest()),
-                    kafka_ordered_ops.Table(shown, mode, ["v"] if mode == "merge" else ()),
-                    job=Function(job, engine="local"),
-                    window_id=mode,
+                    mode,
+                    table=shown,
+                    mode=mode,
+                    keys=["v"] if mode == "merge" else (),
                     spark=spark,
+                    function=job,
+                    engine="local",
                 )
                 _in_thread(run) if session.in_thread else run()
             except ConfigError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import Function, OrderedWindows, Policy, Table, Window
+from kafka_ordered_ops import OrderedWindows, Policy, Window
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -97,17 +97,19 @@ class Side:
         with self.windows(kind) as windows:
             return windows.run(
                 hour(number),
-                job=Function(job, engine="local"),
-                window_id=window_id,
-                policy=Policy(allow_fewer=allow_fewer),
+                window_id,
+                Policy(allow_fewer=allow_fewer),
+                function=job,
                 spark=self.lake.spark,
-                output=self.table(mode),
+                engine="local",
+                **self.table(mode),
             )
 
-    def table(self, mode: str = "") -> Table:
-        """The table, and how rows get into it."""
+    def table(self, mode: str = "") -> dict[str, Any]:
+        """The arguments that name the table."""
         mode = mode or self.lake.mode
-        return Table(self.lake.table, mode, ["value"] if mode == "merge" else ())
+        keys = ["value"] if mode == "merge" else ()
+        return {"table": self.lake.table, "mode": mode, "keys": keys}
 
     def move_back(self) -> None:
         """Some program moves the group to its beginning, and that is adopted."""

@@ -30,7 +30,7 @@ class Deliveries(Choices):
 
         def act(windows: OrderedWindows) -> Any:
             words = self.roots.run_words(asked.place.path, self.told.partition_by)
-            return windows.run(asked.window, window_id=asked.window_id, policy=policy, **words)
+            return windows.run(asked.window, asked.window_id, policy, **words)
 
         ids = [asked.window_id]
         self.call("run", step, asked.actor, act, ids, asked.place, allow_fewer=allow_fewer)

@@ -145,7 +145,7 @@ class _Finish:
             if words.tolerates_loss:
                 asked = replace(asked, on_data_loss=OnDataLoss.WARN)
             how = self._life.roots.run_words(place.path, self._told.partition_by)
-            return windows.run(asked, window_id=window_id, policy=policy, **how)
+            return windows.run(asked, window_id, policy, **how)
 
         heard = Heard("run", actor, (window_id,), place, words.allow_fewer)
         return self._life.processes.call(heard, act)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore.store import MemoryStore
 
-from kafka_ordered_ops import ClientSettings, Folder, StagedOutput, WindowPlan
+from kafka_ordered_ops import ClientSettings, StagedOutput, WindowPlan
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.objects import store as door
@@ -78,7 +78,7 @@ class Roots(ABC):
 
     def run_words(self, root: str, partition_by: str | None) -> dict[str, Any]:
         """Return the arguments of `OrderedWindows.run` that name a root."""
-        return {"output": Folder(root, partition_by)}
+        return {"output": root, "partition_by": partition_by}
 
     def stage(
         self,

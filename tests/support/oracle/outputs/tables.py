@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops import ClientSettings, Function, Table, WindowPlan
+from kafka_ordered_ops import ClientSettings, WindowPlan
 from kafka_ordered_ops.output.window_batches import read_batches
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
@@ -107,9 +107,12 @@ class TableRoots(Roots):
             window.write(self._frame(window.plan, window.settings))
 
         return {
-            "output": Table(root, self._mode, self._keys),
+            "table": root,
+            "mode": self._mode,
+            "keys": self._keys,
             "spark": self.spark,
-            "job": Function(job, engine="local"),
+            "function": job,
+            "engine": "local",
         }
 
     def stage(
