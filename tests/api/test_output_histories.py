@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.window.plan import PartitionPlan
-from kafka_ordered_ops.output import cleaning, ownership, places, renaming, root_check
+from kafka_ordered_ops.output import cleaning, locking, ownership, places, root_check
 from kafka_ordered_ops.output.objects import publisher
 from kafka_ordered_ops.windows import maintenance
 from tests.support.broker_world import BrokerWorld
@@ -122,8 +122,8 @@ def _times_of_late_records_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renaming, "heal", lambda *_: False)
-    for module in (renaming, root_check, cleaning):
+    monkeypatch.setattr(locking, "heal", lambda *_: False)
+    for module in (locking, root_check, cleaning):
         monkeypatch.setattr(module, "heal_others", lambda *_: None)
 
 
