@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.hosting.open_window import OpenWindow
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
-from kafka_ordered_ops.output.reported import EarlierOutputs, PublishedElsewhere, Reported
+from kafka_ordered_ops.output.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spark.environment import java_answers
 from kafka_ordered_ops.spark.job_checks import (
     check_application,
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spark import TableSink
     from kafka_ordered_ops.windows import ClientSettings, Staged
-
-_log = logging.getLogger(__name__)
 
 #: Finds what an earlier attempt has written.
 Found = Callable[[Mapping[str, Any]], "Staged | None"]
@@ -186,7 +183,7 @@ class WindowJob:
                 if self._copies:
                     sink.check_copy()
                 try:
-                    yield _InTable(partial(found_in_table, sink))
+                    yield _Earlier(partial(found_in_table, sink), EarlierOutputs())
                 finally:
                     self._table_sink = None
 
@@ -382,7 +379,7 @@ class BatchCall:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """Finds what earlier attempts have delivered: in a sink first, then in files and reports."""
+    """Finds what earlier attempts have delivered: in a sink or a table first, then in files and reports."""
 
     sink: Found | None
     files: EarlierOutputs
@@ -397,24 +394,6 @@ class _Earlier:
     def left(self, result: Mapping[str, Any]) -> Staged | None:
         """Return the output of another window of the group, if it was written to this place."""
         return (self.sink(result) if self.sink is not None else None) or self.files.left(result)
-
-
-@dataclass(frozen=True)
-class _InTable:
-    """Finds outputs of earlier attempts in a table, and reports."""
-
-    in_table: Found
-
-    def __call__(self, result: Mapping[str, Any]) -> Staged | None:
-        return self.in_table(result) or Reported.found(result)
-
-    def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere:
-        """Return the output of a published window that was published to another place."""
-        return PublishedElsewhere(result)
-
-    def left(self, result: Mapping[str, Any]) -> Staged | None:
-        """Return the output of another window of the group."""
-        return self.in_table(result)
 
 
 def _is_hidden(report: Mapping[str, Any]) -> bool:

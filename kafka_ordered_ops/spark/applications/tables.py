@@ -41,7 +41,6 @@ class TableApplication:
         arguments: its arguments.
         how: how spark-submit is run.
         log_line, cancelled: as for `run_job`.
-        storage_options: of earlier outputs that are files in an object store.
     """
 
     target: Table
@@ -50,7 +49,6 @@ class TableApplication:
     how: SparkSubmit = field(default_factory=SparkSubmit)
     log_line: Callable[[str], None] | None = None
     cancelled: Callable[[], bool] | None = None
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     #: The answers to `ask`, by the output.
     _known: dict[str, SubmittedTable | None] = field(default_factory=dict, repr=False)
 
