@@ -151,6 +151,7 @@ class RelayServer:
         self._certificates = listening.certificates()
         self._socket = listening.bound()
         self._server: uvicorn.Server | None = None
+        self._is_stopped = False
 
     @property
     def url(self) -> str:
@@ -192,6 +193,8 @@ class RelayServer:
             timeout_graceful_shutdown=2 * _STOP_TIMEOUT_S,
         )
         self._server = _Server(config, service.close, handshakes)
+        # `stop` may have come from another thread while there was nothing yet to stop.
+        self._server.should_exit = self._is_stopped
         # Callers are answered from the first moment: that it is not ready yet.
         watching = asyncio.create_task(self._watch(service))
         _UVICORN.addFilter(is_news)
@@ -218,7 +221,8 @@ class RelayServer:
             raise
 
     def stop(self) -> None:
-        """Ask the server to end; from any thread."""
+        """Ask the server to end, or not to start; from any thread."""
+        self._is_stopped = True
         if self._server is not None:
             self._server.should_exit = True
 

@@ -226,6 +226,17 @@ def test_server_ends_with_its_service() -> None:
         server.run()
 
 
+def test_server_that_was_stopped_before_it_ran_ends_at_once() -> None:
+    """The word of another thread counts also while there is nothing yet to stop."""
+    service = FakeService()
+    server = RelayServer(Listening(port=0), lambda: service)
+    url = server.url
+    server.stop()
+    asyncio.run(asyncio.wait_for(server.serve(), 20))
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, timeout=20)
+
+
 def test_not_ready(running: Running, http: httpx.Client) -> None:
     """Until the logs are read, a server is alive and not ready."""
     running.service.is_ready = False

@@ -31,6 +31,8 @@ def put_batch(
             "queue.buffering.max.kbytes": 2_000_000,
         }
     )
+    # While a producer does not know a topic, records wait apart, and `flush` may send the first of them alone.
+    producer.list_topics(topic, timeout=TIMEOUT_S)
     for number, size in enumerate(sizes):
         second = number if seconds is None else seconds[number]
         producer.produce(
