@@ -31,7 +31,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
 from kafka_ordered_ops.relay.client_calls import Calls, Pause, Reply, Send, _ranges, _requests
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.server import Listening
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_server import Running, serving
 
@@ -182,7 +182,7 @@ def test_token_of_the_environment(
     running: Running, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token is an argument or a variable; without one, access is denied."""
-    from kafka_ordered_ops.relay.access import add_entry, new_token
+    from kafka_ordered_ops.relay.http.access import add_entry, new_token
     from kafka_ordered_ops.relay.rights import Verb
 
     token, entry = new_token("workers", topics=["*"], groups=["*"], verbs=list(Verb))

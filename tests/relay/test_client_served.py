@@ -17,7 +17,7 @@ import pytest
 from kafka_ordered_ops.core.errors import BrokerError
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
-from kafka_ordered_ops.relay.http_server import Listening, RelayServer
+from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_server import Running, serving
 from tests.support.relay_servers import relay, until

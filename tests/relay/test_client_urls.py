@@ -9,7 +9,7 @@ import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError, LeaseError, RelayUnavailableError
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.server import Listening
 from tests.support.relay_server import Running, serving
 
 

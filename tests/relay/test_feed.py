@@ -12,8 +12,8 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.reading import Turn
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.relay import feed
-from kafka_ordered_ops.relay.feed import Fed, Feed
+from kafka_ordered_ops.relay.leases import feed
+from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 from tests.support.relay_servers import wait_until
 
 TP = TopicPartition("orders", 0)

@@ -25,8 +25,8 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.relay import bodies
-from kafka_ordered_ops.relay.http_server import Listening, RelayServer
+from kafka_ordered_ops.relay.http import bodies
+from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from kafka_ordered_ops.relay.ports import Delivered
 from tests.support.relay_fake import FakeService
 from tests.support.relay_server import Running, request_bytes, serving
@@ -305,12 +305,12 @@ def test_openapi_describes_every_request(running: Running, http: httpx.Client) -
 
 def test_described_requests_are_those_that_are_served(running: Running) -> None:
     """A request gives the same answer through FastAPI as past it."""
-    from kafka_ordered_ops.relay.api import ACCESS
-    from kafka_ordered_ops.relay.app import RelayApp
-    from kafka_ordered_ops.relay.callers import Callers
-    from kafka_ordered_ops.relay.http_protocol import Connections
+    from kafka_ordered_ops.relay.http.api import ACCESS
+    from kafka_ordered_ops.relay.http.app import RelayApp
+    from kafka_ordered_ops.relay.http.callers import Callers
+    from kafka_ordered_ops.relay.http.protocol import Connections
     from kafka_ordered_ops.relay.limits import Limits
-    from kafka_ordered_ops.relay.metrics import Metrics
+    from kafka_ordered_ops.relay.http.metrics import Metrics
     from kafka_ordered_ops.relay.rights import EVERYTHING
 
     async def answers() -> list[Any]:

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.relay import http_server
-from kafka_ordered_ops.relay.access import Tokens, add_entry, new_token, read_entries
-from kafka_ordered_ops.relay.http_server import Listening, RelayServer
+from kafka_ordered_ops.relay.http import server as http_server
+from kafka_ordered_ops.relay.http.access import Tokens, add_entry, new_token, read_entries
+from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from kafka_ordered_ops.relay.limits import TokenLimits
 from kafka_ordered_ops.relay.rights import Verb
 from tests.support.certificates import write_certificates
@@ -251,7 +251,7 @@ def test_unknown_and_odd_tokens(file: Path) -> None:
 @pytest.fixture
 def running(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server with tokens, of two topics, that looks at its file for every call."""
-    monkeypatch.setattr("kafka_ordered_ops.relay.access._LOOK_S", 0.0)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.access._LOOK_S", 0.0)
     add(file, "first")
     with serving(Listening(port=0, tokens=file), FakeService(("orders", "payments"))) as made:
         yield made

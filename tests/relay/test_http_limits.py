@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.server import Listening
 from kafka_ordered_ops.relay.limits import Limits
 from tests.support.certificates import write_certificates
 from tests.support.relay_fleet import await_true
@@ -416,7 +416,7 @@ def test_handshakes_that_do_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_uvloop: bool
 ) -> None:
     """An address has as many of them as connections, and they end in time: more are cut off, and others are served."""
-    monkeypatch.setattr("kafka_ordered_ops.relay.handshakes.HANDSHAKE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.handshakes.HANDSHAKE_TIMEOUT_S", 2.0)
     authority, certificate = write_certificates(tmp_path, "127.0.0.1")
     listening = Listening(port=0, limits=LIMITS, tls_certificate=certificate)
     run = pytest.importorskip("uvloop").run if of_uvloop else asyncio.run

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.relay.access import add_entry, new_token
-from kafka_ordered_ops.relay.callers import Callers
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.access import add_entry, new_token
+from kafka_ordered_ops.relay.http.callers import Callers
+from kafka_ordered_ops.relay.http.server import Listening
 from kafka_ordered_ops.relay.limits import Limits, TokenLimits
 from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.rights import Names, Verb
@@ -40,9 +40,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def running(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server with tokens, of two topics and two groups, that looks at its file for every call; with few turns."""
-    monkeypatch.setattr("kafka_ordered_ops.relay.access._LOOK_S", 0.0)
-    monkeypatch.setattr("kafka_ordered_ops.relay.operations.ANSWERS_MAX", 2)
-    monkeypatch.setattr("kafka_ordered_ops.relay.app.PLANS_MAX", 1)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.access._LOOK_S", 0.0)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.operations.ANSWERS_MAX", 2)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.app.PLANS_MAX", 1)
     token_of(file, "first")
     service = FakeService(("orders", "payments"))
     service.known = ["audit", "billing"]

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_ordered_ops.core.errors import LeaseError, RelayError
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.relay import changes
+from kafka_ordered_ops.relay.engine import changes
 from kafka_ordered_ops.relay.log import PREFIX
 from kafka_ordered_ops.relay.service import Relay
 from tests.support.memory_world import MemoryWorld

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.relay.access import add_entry, new_token
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.access import add_entry, new_token
+from kafka_ordered_ops.relay.http.server import Listening
 from kafka_ordered_ops.relay.rights import Verb
 from tests.support.relay_fake import FakeService
 from tests.support.relay_server import Running, serving

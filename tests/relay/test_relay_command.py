@@ -19,7 +19,7 @@ import pytest
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.relay import RelayClient
-from kafka_ordered_ops.relay.access import read_entries
+from kafka_ordered_ops.relay.http.access import read_entries
 from kafka_ordered_ops.relay.limits import TokenLimits
 from kafka_ordered_ops.relay.rights import Verb
 from tests.support.broker_world import BrokerWorld

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.server import Listening
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_server import serving
 from tests.support.relay_servers import relay

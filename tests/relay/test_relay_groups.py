@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_records import Acknowledged, Opened, Owned, encode
 from kafka_ordered_ops.kafka.ports import open_internal_topics, open_lookup
-from kafka_ordered_ops.relay import claims
+from kafka_ordered_ops.relay.engine import claims
 from kafka_ordered_ops.relay.log import PREFIX
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.service import Relay

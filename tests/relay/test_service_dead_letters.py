@@ -6,7 +6,7 @@ import pytest
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.relay import burying
+from kafka_ordered_ops.relay.engine import burying
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import (
     acknowledge,

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kafka_ordered_ops.relay.access import add_entry, new_token
-from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.http.access import add_entry, new_token
+from kafka_ordered_ops.relay.http.server import Listening
 from kafka_ordered_ops.relay.limits import TokenLimits
 from kafka_ordered_ops.relay.rights import Verb
 from tests.support.relay_fleet import await_true
@@ -56,7 +56,7 @@ class Callers:
 @pytest.fixture
 def callers(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callers]:
     """A server with a dead-letter topic, ready."""
-    monkeypatch.setattr("kafka_ordered_ops.relay.access._LOOK_S", 0.0)
+    monkeypatch.setattr("kafka_ordered_ops.relay.http.access._LOOK_S", 0.0)
     world.create("orders", 2)
     world.create("dead")
     for partition in range(2):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from kafka_ordered_ops.relay.http_server import Listening, RelayServer
+from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from kafka_ordered_ops.relay.ports import RelayService
 from tests.support.relay_fake import FakeService
 

@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.bounds import Committed, Earliest
 from kafka_ordered_ops.processing import Processor
-from kafka_ordered_ops.relay.requests import Requests
+from kafka_ordered_ops.relay.engine.requests import Requests
 from tests.support.both_worlds import broker as broker
 from tests.support.both_worlds import world as world
 from tests.support.broker_world import BrokerWorld

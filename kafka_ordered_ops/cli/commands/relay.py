@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.relay.http_server import Listening
+    from kafka_ordered_ops.relay.http.server import Listening
     from kafka_ordered_ops.relay.limits import Limits
     from kafka_ordered_ops.relay.options import RelayOptions
 
@@ -112,7 +112,7 @@ class Server:
 
     def listening(self, limits: Limits) -> Listening:
         """Return what the options say; raises `ConfigError`."""
-        from kafka_ordered_ops.relay.http_server import Listening
+        from kafka_ordered_ops.relay.http.server import Listening
 
         return Listening.at(
             self.bind,
@@ -231,7 +231,7 @@ class Served:
 def serve(screen: Screen, cluster: Cluster, served: Served, server: Server) -> None:
     """Serve records of topics until Ctrl-C: workers read, acknowledge and cancel them."""
     _check_installed()
-    from kafka_ordered_ops.relay.http_server import RelayServer
+    from kafka_ordered_ops.relay.http.server import RelayServer
     from kafka_ordered_ops.relay.service import Relay
 
     limits = server.limits()
@@ -307,7 +307,7 @@ def token(
 ) -> None:
     """Make an access token, and print it once. Of two tokens of the name, the older is removed."""
     _check_installed()
-    from kafka_ordered_ops.relay.access import add_entry, new_token
+    from kafka_ordered_ops.relay.http.access import add_entry, new_token
     from kafka_ordered_ops.relay.limits import TokenLimits, limits_of, pairs_of
     from kafka_ordered_ops.relay.rights import Verb
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from kafka_ordered_ops.relay.answers import CLOSE, RETRIABLE, WIRE, Wire
+from kafka_ordered_ops.relay.http.answers import CLOSE, RETRIABLE, WIRE, Wire
 from kafka_ordered_ops.relay.limits import Limits
 
 _LOG: Final = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.relay.bodies import JSON_TYPE
+from kafka_ordered_ops.relay.http.bodies import JSON_TYPE
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

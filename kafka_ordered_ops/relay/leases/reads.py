@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core.errors import RelayUnavailableError
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.relay.handout import Handout
-from kafka_ordered_ops.relay.partition import Partition
+from kafka_ordered_ops.relay.leases.handout import Handout
+from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.ports import Delivered, Reader
 
 #: A read whose leases are written waits so long beyond its time for them to be read back.

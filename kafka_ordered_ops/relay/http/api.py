@@ -14,11 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from kafka_ordered_ops.core.errors import AccessDeniedError
-from kafka_ordered_ops.relay import bodies
-from kafka_ordered_ops.relay.answers import Answer, HttpError, answer_of, wire_of
-from kafka_ordered_ops.relay.metrics import TEXT_TYPE, Metrics
-from kafka_ordered_ops.relay.operations import Call, Post
-from kafka_ordered_ops.relay.page import PAGE, PAGE_HEADERS
+from kafka_ordered_ops.relay.http import bodies
+from kafka_ordered_ops.relay.http.answers import Answer, HttpError, answer_of, wire_of
+from kafka_ordered_ops.relay.http.metrics import TEXT_TYPE, Metrics
+from kafka_ordered_ops.relay.http.operations import Call, Post
+from kafka_ordered_ops.relay.http.page import PAGE, PAGE_HEADERS
 from kafka_ordered_ops.relay.ports import PartitionStatus, RelayService
 from kafka_ordered_ops.relay.rights import Access
 

@@ -16,14 +16,14 @@ from typing import Any, Final
 import uvicorn
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.relay.access import Tokens
-from kafka_ordered_ops.relay.app import RelayApp
-from kafka_ordered_ops.relay.callers import Callers
-from kafka_ordered_ops.relay.certificates import Certificates
-from kafka_ordered_ops.relay.handshakes import Handshakes
-from kafka_ordered_ops.relay.http_protocol import Connections, is_news
+from kafka_ordered_ops.relay.http.access import Tokens
+from kafka_ordered_ops.relay.http.app import RelayApp
+from kafka_ordered_ops.relay.http.callers import Callers
+from kafka_ordered_ops.relay.http.certificates import Certificates
+from kafka_ordered_ops.relay.http.handshakes import Handshakes
+from kafka_ordered_ops.relay.http.protocol import Connections, is_news
 from kafka_ordered_ops.relay.limits import Limits
-from kafka_ordered_ops.relay.metrics import Metrics
+from kafka_ordered_ops.relay.http.metrics import Metrics
 from kafka_ordered_ops.relay.ports import RelayService
 
 _UVICORN: Final = logging.getLogger("uvicorn.error")

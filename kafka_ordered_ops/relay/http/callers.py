@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import AccessDeniedError, RelayLimitError
-from kafka_ordered_ops.relay.access import Tokens
-from kafka_ordered_ops.relay.answers import HttpError
+from kafka_ordered_ops.relay.http.access import Tokens
+from kafka_ordered_ops.relay.http.answers import HttpError
 from kafka_ordered_ops.relay.rights import EVERYTHING, Access
 
 _AUDIT: Final = logging.getLogger("kafka_ordered_ops.relay.audit")

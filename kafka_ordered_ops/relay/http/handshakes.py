@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from kafka_ordered_ops.relay.http_protocol import Connections
+from kafka_ordered_ops.relay.http.protocol import Connections
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, TopicRecreatedEr
 from kafka_ordered_ops.core.relay.log_records import Owned
 from kafka_ordered_ops.core.relay.state import PartitionState
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.relay.handout import Handout
+from kafka_ordered_ops.relay.leases.handout import Handout
 
 #: A claim that is not in the log after so long is made again.
 CLAIM_AGAIN_S: Final = 15.0

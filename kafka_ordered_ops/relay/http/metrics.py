@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from kafka_ordered_ops.relay.http_protocol import Connections
+from kafka_ordered_ops.relay.http.protocol import Connections
 from kafka_ordered_ops.relay.ports import PartitionStatus
 
 TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

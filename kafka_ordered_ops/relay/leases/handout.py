@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.relay.group_progress import GroupProgress
 from kafka_ordered_ops.core.relay.serving import Serving
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.ordered.records.columns import offsets_of
-from kafka_ordered_ops.relay.feed import Fed, Feed
+from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 
 #: Bytes of records that are held, of one group in one partition: at most, so that one does not take the share of others that come
 #: later; and at least, so that records are not read one by one.

@@ -1,0 +1,1 @@
+"""The thread that does everything with Kafka for a server of the relay."""

@@ -1,0 +1,1 @@
+"""The relay over HTTP: calls, tokens, limits, the status page."""

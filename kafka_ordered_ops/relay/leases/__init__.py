@@ -1,0 +1,1 @@
+"""Who gets which records: the state of a partition, and leases."""
