@@ -17,8 +17,8 @@ from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import read_window, write_window
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
-from kafka_ordered_ops.output.stage import stage_window
+from kafka_ordered_ops.output.writing.stage import stage_window
 
 
 class Target(StrEnum):

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window as Window
     from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
     from kafka_ordered_ops.ordered.ordered_reader import OrderedReader as OrderedReader
-    from kafka_ordered_ops.output.stage import stage_window as stage_window
-    from kafka_ordered_ops.output.stage import stage_windows as stage_windows
-    from kafka_ordered_ops.output.staged_output import StagedOutput as StagedOutput
+    from kafka_ordered_ops.output.writing.stage import stage_window as stage_window
+    from kafka_ordered_ops.output.writing.stage import stage_windows as stage_windows
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput as StagedOutput
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
@@ -65,11 +65,11 @@ _HOMES = {
     "OrderedWindows": "api",
     "Policy": "core.window.policy",
     "Relative": "core.window.bounds",
-    "StagedOutput": "output.staged_output",
+    "StagedOutput": "output.writing.staged_output",
     "Window": "core.window.window",
     "WindowPlan": "core.window.plan",
-    "stage_window": "output.stage",
-    "stage_windows": "output.stage",
+    "stage_window": "output.writing.stage",
+    "stage_windows": "output.writing.stage",
 }
 
 __all__ = sorted([*_HOMES, "errors"])

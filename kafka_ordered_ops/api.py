@@ -21,8 +21,8 @@ from kafka_ordered_ops.hosting.run_result import RunResult as RunResult
 from kafka_ordered_ops.hosting.run_result import run_result
 from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
 from kafka_ordered_ops.output.cleaning import leftovers
-from kafka_ordered_ops.output.leftovers import before, choose
 from kafka_ordered_ops.output.places import adopt_root
+from kafka_ordered_ops.output.roots.leftovers import before, choose
 from kafka_ordered_ops.spec.destination import Sink, destination_of
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.spec.jobs import Copy, job_of

@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.hosting.open_window import OpenWindow
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
-from kafka_ordered_ops.output.reported import EarlierOutputs, Reported
+from kafka_ordered_ops.output.writing.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spark.environment import java_answers
 from kafka_ordered_ops.spark.job_checks import (
     check_application,

@@ -93,7 +93,7 @@ class OpenWindow:
             SpillError: the temporary folder fails: its disk is full, for example.
             ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
         """
-        from kafka_ordered_ops.output.window_batches import read_batches
+        from kafka_ordered_ops.output.writing.window_batches import read_batches
 
         check_flag(ordered, what="ordered")
         self._check_open()
@@ -122,7 +122,7 @@ class OpenWindow:
         """Read exactly the window's records into one Arrow table, which must fit memory; otherwise like `to_batches`."""
         import pyarrow as pa
 
-        from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
+        from kafka_ordered_ops.output.writing.window_batches import STAGE_SCHEMA
 
         return pa.Table.from_batches(self.to_batches(ordered=ordered), STAGE_SCHEMA)
 
@@ -130,7 +130,7 @@ class OpenWindow:
         """Return the window as an Arrow stream, for any library that accepts Arrow data."""
         import pyarrow as pa
 
-        from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
+        from kafka_ordered_ops.output.writing.window_batches import STAGE_SCHEMA
 
         reader = pa.RecordBatchReader.from_batches(STAGE_SCHEMA, self.to_batches())
         return reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]

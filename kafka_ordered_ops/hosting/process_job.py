@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spec.jobs import check_function
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.output.reported import Reported
+    from kafka_ordered_ops.output.writing.reported import Reported
     from kafka_ordered_ops.windows import OrderedWindows
 
 

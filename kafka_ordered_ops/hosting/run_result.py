@@ -16,8 +16,8 @@ from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_text
 from kafka_ordered_ops.output.published import window_table
-from kafka_ordered_ops.output.reported import result_facts, returned_by
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
+from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.destination import Destination, Folder
 from kafka_ordered_ops.spec.table import Table, table_of
 from kafka_ordered_ops.windows import Delivery

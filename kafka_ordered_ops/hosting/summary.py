@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.output.reported import result_facts, returned_by
+from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -28,7 +28,7 @@ def plan_summary(plan: WindowPlan) -> dict[str, Any]:
 
 def window_summary(record: WindowRecord) -> dict[str, Any]:
     """Return the facts of a window with its sink's counts; None: not reported."""
-    from kafka_ordered_ops.output.staged_output import output_of
+    from kafka_ordered_ops.output.writing.staged_output import output_of
     from kafka_ordered_ops.spec.table import table_of
 
     facts, output = result_facts(record.result), output_of(record.result, record.plan)

@@ -19,7 +19,7 @@ from kafka_ordered_ops.spec.destination import Destination, Folder
 from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
     from kafka_ordered_ops.spark.write.tables import TableSink
@@ -191,7 +191,7 @@ class WindowHandle:
         )
 
     def _streamed(self, result: Any, path: str | os.PathLike[str] | None) -> StagedOutput:
-        from kafka_ordered_ops.output.arrow_stream import stage_stream
+        from kafka_ordered_ops.output.writing.arrow_stream import stage_stream
 
         if isinstance(result, type) or not hasattr(result, "__arrow_c_stream__"):
             raise TypeError(
@@ -324,7 +324,7 @@ class WindowHandle:
             ConfigError: there is an output already, or no folder for it.
             SinkError: a window's output is missing, or not complete.
         """
-        from kafka_ordered_ops.output.staged_output import StagedOutput
+        from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
         folder = self._folder(path)
         options, partition_by = self._options(path), self._partition_by(path)
@@ -366,7 +366,7 @@ class WindowHandle:
         partition_by: str | None = None,
     ) -> list[StagedOutput]:
         """Read the records into hidden files, with progress lines; end if the job must end."""
-        from kafka_ordered_ops.output.stage import stage_windows
+        from kafka_ordered_ops.output.writing.stage import stage_windows
 
         self.show_phase("reading")
         return stage_windows(
@@ -382,7 +382,7 @@ class WindowHandle:
     def temporary_folder(self) -> AbstractContextManager[str]:
         """Return a temporary folder for this attempt's reads, beside the outputs: a worker's own disk may be small."""
         from kafka_ordered_ops.output.filesystem import normal_root
-        from kafka_ordered_ops.output.temporary import temporary_folder
+        from kafka_ordered_ops.output.writing.temporary import temporary_folder
 
         return temporary_folder(None if self.output is None else normal_root(self.output))
 

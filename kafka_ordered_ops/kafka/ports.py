@@ -21,8 +21,8 @@ from kafka_ordered_ops.core.cluster_facts import (
     TopicFacts,
 )
 from kafka_ordered_ops.core.group.group_state import GroupView
-from kafka_ordered_ops.core.group.ledger_records import Keep
-from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
+from kafka_ordered_ops.core.group.ledger.records import Keep
+from kafka_ordered_ops.core.group.ledger.repair import RestoredRecord
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Prepare, check_ledger_name
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.group.turn import GroupTurn

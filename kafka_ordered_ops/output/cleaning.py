@@ -21,20 +21,20 @@ from kafka_ordered_ops.output.filesystem import (
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.hdfs.files import is_scrap
 from kafka_ordered_ops.output.hdfs.turn import TURNS
-from kafka_ordered_ops.output.healing import heal_others
 from kafka_ordered_ops.output.layout import (
     MERGING,
     Layout,
     published_tags,
     stages_folder,
 )
-from kafka_ordered_ops.output.leftovers import Left, Leftovers, told_by
-from kafka_ordered_ops.output.ownership import (
+from kafka_ordered_ops.output.roots.healing import heal_others
+from kafka_ordered_ops.output.roots.leftovers import Left, Leftovers, told_by
+from kafka_ordered_ops.output.roots.ownership import (
     STAGE_NAME,
     marks_in,
     remove_tagged,
 )
-from kafka_ordered_ops.output.root_owner import read_owner
+from kafka_ordered_ops.output.roots.root_owner import read_owner
 
 
 def leftovers(

@@ -18,8 +18,8 @@ from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import Layout, stages_folder
-from kafka_ordered_ops.output.ownership import check_owned, other_places
-from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner, with_groups
+from kafka_ordered_ops.output.roots.ownership import check_owned, other_places
+from kafka_ordered_ops.output.roots.root_owner import RootOwner, owner_path, read_owner, with_groups
 
 
 class OutputPlace:

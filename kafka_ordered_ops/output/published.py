@@ -17,10 +17,10 @@ from kafka_ordered_ops.output.filesystem import (
 )
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
-from kafka_ordered_ops.output.ownership import lost_marker
-from kafka_ordered_ops.output.partitions import window_folders
 from kafka_ordered_ops.output.ports import Folders
 from kafka_ordered_ops.output.publisher import files_of
+from kafka_ordered_ops.output.roots.ownership import lost_marker
+from kafka_ordered_ops.output.roots.partitions import window_folders
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -46,7 +46,6 @@ from kafka_ordered_ops.output.filesystem import (
     remove_stage,
     tag_in,
 )
-from kafka_ordered_ops.output.healing import OLDER, is_cut_short
 from kafka_ordered_ops.output.layout import (
     MERGING,
     Facts,
@@ -56,8 +55,11 @@ from kafka_ordered_ops.output.layout import (
     published_marker,
     swap_folder,
 )
-from kafka_ordered_ops.output.locking import folders_of, in_batches, locked, look_after
-from kafka_ordered_ops.output.ownership import (
+from kafka_ordered_ops.output.parts import join_parts, take_part_back
+from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.healing import OLDER, is_cut_short
+from kafka_ordered_ops.output.roots.locking import folders_of, in_batches, locked, look_after
+from kafka_ordered_ops.output.roots.ownership import (
     STAGE_NAME,
     check_newest,
     check_not_fewer,
@@ -71,10 +73,8 @@ from kafka_ordered_ops.output.ownership import (
     under_way,
     whole_marker,
 )
-from kafka_ordered_ops.output.partitions import check_folders, kind_of
-from kafka_ordered_ops.output.parts import join_parts, take_part_back
-from kafka_ordered_ops.output.ports import Folders
-from kafka_ordered_ops.output.root_owner import check_root, own_root, record_group
+from kafka_ordered_ops.output.roots.partitions import check_folders, kind_of
+from kafka_ordered_ops.output.roots.root_owner import check_root, own_root, record_group
 
 
 class RenamePublisher:

@@ -9,8 +9,8 @@ from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.healing import heal_others
-from kafka_ordered_ops.output.partitions import check_folders
+from kafka_ordered_ops.output.roots.healing import heal_others
+from kafka_ordered_ops.output.roots.partitions import check_folders
 
 
 def check_root(

@@ -24,7 +24,7 @@ from kafka_ordered_ops.processing.dead_letters import DeadLetters, check_dead_le
 from kafka_ordered_ops.processing.metrics import RunMetrics
 from kafka_ordered_ops.processing.sources import Source
 from kafka_ordered_ops.processing.work_queue import Counts, WorkQueue
-from kafka_ordered_ops.processing.workers import Workers
+from kafka_ordered_ops.processing.workers.workers import Workers
 
 #: So many turns of the reader have room, at least, so that workers have records while it reads.
 _TURNS_HELD: Final = 4

@@ -31,7 +31,6 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.processing.crew import crew_of
 from kafka_ordered_ops.processing.dead_letters import outputs_with_dead_letters
 from kafka_ordered_ops.processing.engine import STOP_TIMEOUT_S, Engine
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S as KEEP_INTERVAL_S
@@ -43,7 +42,8 @@ from kafka_ordered_ops.processing.sources import (
     Subscription,
 )
 from kafka_ordered_ops.processing.work_queue import Counts, Result, WorkQueue
-from kafka_ordered_ops.processing.workers import Workers
+from kafka_ordered_ops.processing.workers.crew import crew_of
+from kafka_ordered_ops.processing.workers.workers import Workers
 
 #: Records that are held: read, and not done.
 RECORDS_MAX: Final = 20_000

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.arguments import check_function, check_timeout_s
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.checks import check_owns_output
-from kafka_ordered_ops.core.group.splitting import waiting_parts
+from kafka_ordered_ops.core.group.decisions.splitting import waiting_parts
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.output.reported import Reported, returned_by
+from kafka_ordered_ops.output.writing.reported import Reported, returned_by
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S, PlanSource, ProgressKeeper
 from kafka_ordered_ops.processing.processor import Processor
 from kafka_ordered_ops.windows.checks import check_claims

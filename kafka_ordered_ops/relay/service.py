@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.relay.engine.changes import Chosen
 from kafka_ordered_ops.relay.engine.engine import Engine
+from kafka_ordered_ops.relay.leases.reads import Read
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.ports import (
     Delivered,
@@ -29,7 +30,6 @@ from kafka_ordered_ops.relay.ports import (
     PartitionStatus,
     Reader,
 )
-from kafka_ordered_ops.relay.leases.reads import Read
 from kafka_ordered_ops.relay.tokens import Lease
 
 #: Records of one read.

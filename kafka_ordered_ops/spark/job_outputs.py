@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import SinkError, WindowMismatchError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import Staged

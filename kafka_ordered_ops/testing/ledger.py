@@ -28,13 +28,13 @@ from kafka_ordered_ops.core.errors import (
     WindowFencedError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.group.ledger_records import (
+from kafka_ordered_ops.core.group.ledger.records import (
     Keep,
     LedgerFold,
     LedgerMessage,
     StaleFoldError,
 )
-from kafka_ordered_ops.core.group.ledger_repair import (
+from kafka_ordered_ops.core.group.ledger.repair import (
     RecordHistory,
     RestoredRecord,
     damaged_record,

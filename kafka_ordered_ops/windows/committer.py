@@ -13,8 +13,9 @@ from typing import Any
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, check_group_empty
 from kafka_ordered_ops.core.errors import ForeignCommitError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.group import splitting, transitions
+from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.checks import known_window
+from kafka_ordered_ops.core.group.decisions import splitting
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
 from kafka_ordered_ops.core.group.ledger_rules import Decision, Prepare, commits_of_others
 from kafka_ordered_ops.core.group.transitions import Outcome, in_turn

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, TypeVar
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.group.adoption import LogNow
 from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.group.decisions.adoption import LogNow
+from kafka_ordered_ops.core.group.decisions.truncation import KnownLogs, known_logs, seen_epochs
 from kafka_ordered_ops.core.group.group_state import Change, GroupView
 from kafka_ordered_ops.core.group.ledger_rules import commits_of_others
 from kafka_ordered_ops.core.group.others import OthersCommit, others_commit, unknown_commit
 from kafka_ordered_ops.core.group.transitions import Outcome
-from kafka_ordered_ops.core.group.truncation import KnownLogs, known_logs, seen_epochs
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
 from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts

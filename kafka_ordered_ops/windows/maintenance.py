@@ -10,14 +10,19 @@ from functools import partial
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import ForeignCommitError
-from kafka_ordered_ops.core.group import adoption, migrating
-from kafka_ordered_ops.core.group.adoption import Adoption
 from kafka_ordered_ops.core.group.checks import check_only_forward, unpublished_text
+from kafka_ordered_ops.core.group.decisions import adoption, migrating
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.migrating import Migration
+from kafka_ordered_ops.core.group.decisions.pruning import (
+    PRUNED_AT_ONCE_MAX,
+    is_pruned,
+    may_be_pruned,
+    prune,
+)
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
-from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
+from kafka_ordered_ops.core.group.ledger.repair import RestoredRecord
 from kafka_ordered_ops.core.group.ledger_rules import is_own_commit
-from kafka_ordered_ops.core.group.migrating import Migration
-from kafka_ordered_ops.core.group.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
 from kafka_ordered_ops.core.group.shared_commits import shared_commits
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.types import ProgressFormat

@@ -13,10 +13,10 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     LedgerCorruptError,
 )
-from kafka_ordered_ops.core.group import resetting
+from kafka_ordered_ops.core.group.decisions import resetting
+from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset, ResetPartition
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.group.others import is_readable, others_commit
-from kafka_ordered_ops.core.group.resetting import OffsetReset, ResetPartition
 from kafka_ordered_ops.core.names import check_topic_names
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.planning import bound_time_ms, resolve_start

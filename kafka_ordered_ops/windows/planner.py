@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.errors import (
     WindowPrunedError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group import claiming, transitions
+from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_loss,
@@ -31,8 +31,9 @@ from kafka_ordered_ops.core.group.checks import (
     known_window,
     with_losses,
 )
-from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
-from kafka_ordered_ops.core.group.forgotten import recall
+from kafka_ordered_ops.core.group.decisions import claiming
+from kafka_ordered_ops.core.group.decisions.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.group.decisions.forgotten import recall
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.group.ledger_rules import Decision, commits_of_others
 from kafka_ordered_ops.core.group.turn import GroupTurn

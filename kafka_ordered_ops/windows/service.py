@@ -26,11 +26,11 @@ from kafka_ordered_ops.core.arguments import (
     shown,
 )
 from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
-from kafka_ordered_ops.core.group.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.migrating import Migration
+from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 from kafka_ordered_ops.core.group.group_state import WindowRecord
-from kafka_ordered_ops.core.group.ledger_repair import RestoredRecord
-from kafka_ordered_ops.core.group.migrating import Migration
-from kafka_ordered_ops.core.group.resetting import OffsetReset
+from kafka_ordered_ops.core.group.ledger.repair import RestoredRecord
 from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import (

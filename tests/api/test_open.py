@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
-from kafka_ordered_ops.output import window_batches
+from kafka_ordered_ops.output.writing import window_batches
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows.open_claims import OpenClaims
 from tests.conftest import MakeTopic, Produce

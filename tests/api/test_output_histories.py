@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from kafka_ordered_ops.core.group import checks, pruning, transitions
+from kafka_ordered_ops.core.group import checks, transitions
+from kafka_ordered_ops.core.group.decisions import pruning
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.window.plan import PartitionPlan
-from kafka_ordered_ops.output import cleaning, locking, ownership, places, root_check
+from kafka_ordered_ops.output import cleaning, places, root_check
 from kafka_ordered_ops.output.objects import publisher
+from kafka_ordered_ops.output.roots import locking, ownership
 from kafka_ordered_ops.windows import maintenance
 from tests.support.broker_world import BrokerWorld
 from tests.support.examples import BY_DAY

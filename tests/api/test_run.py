@@ -16,7 +16,7 @@ from kafka_ordered_ops.api import RunResult
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.spark import SparkSubmit, TableSink
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.conftest import MakeTopic, Produce

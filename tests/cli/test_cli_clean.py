@@ -14,9 +14,9 @@ import pytest
 from kafka_ordered_ops import OrderedWindows, StagedOutput
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.output.cleaning import leftovers
-from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.layout import stages_folder
-from kafka_ordered_ops.output.stage import stage_window
+from kafka_ordered_ops.output.writing.draft import Draft
+from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka

@@ -20,13 +20,14 @@ from kafka_ordered_ops.core.errors import (
     UnknownWindowError,
     WindowGroupError,
 )
-from kafka_ordered_ops.core.group import migrating, resetting
-from kafka_ordered_ops.core.group.adoption import LogNow
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_not_handed_over,
     moved_by_others,
 )
+from kafka_ordered_ops.core.group.decisions import migrating, resetting
+from kafka_ordered_ops.core.group.decisions.adoption import LogNow
+from kafka_ordered_ops.core.group.decisions.migrating import Migration
 from kafka_ordered_ops.core.group.group_state import (
     GroupDefinition,
     GroupState,
@@ -39,7 +40,6 @@ from kafka_ordered_ops.core.group.ledger_rules import (
     commits_of_others,
     offsets_to_commit,
 )
-from kafka_ordered_ops.core.group.migrating import Migration
 from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
 from kafka_ordered_ops.core.group.shared_commits import shared_commits
 from kafka_ordered_ops.core.membership import check_not_of_windows

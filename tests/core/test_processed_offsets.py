@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.group.group_state import Change, GroupDefinition, GroupState
-from kafka_ordered_ops.core.group.ledger_records import LedgerFold
+from kafka_ordered_ops.core.group.ledger.records import LedgerFold
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError

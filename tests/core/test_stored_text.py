@@ -28,8 +28,8 @@ from kafka_ordered_ops.core.group.group_state import (
     TopicState,
     WindowRecord,
 )
-from kafka_ordered_ops.core.group.ledger_messages import RECORD_BYTES_MAX, parse_key
-from kafka_ordered_ops.core.group.ledger_records import LedgerFold, LedgerMessage
+from kafka_ordered_ops.core.group.ledger.messages import RECORD_BYTES_MAX, parse_key
+from kafka_ordered_ops.core.group.ledger.records import LedgerFold, LedgerMessage
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.reports import PartReports
 from kafka_ordered_ops.core.group.summaries import WindowSummary

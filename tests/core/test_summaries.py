@@ -16,12 +16,12 @@ from kafka_ordered_ops.cli.show.facts import record_facts, summary_facts
 from kafka_ordered_ops.cli.show.tables import windows_table
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, UnknownWindowError
-from kafka_ordered_ops.core.group import window_list
 from kafka_ordered_ops.core.group.group_state import PartReports, Pruned, WindowRecord
-from kafka_ordered_ops.core.group.ledger_messages import SUMMARY
-from kafka_ordered_ops.core.group.ledger_records import LedgerFold
+from kafka_ordered_ops.core.group.ledger import window_list
+from kafka_ordered_ops.core.group.ledger.messages import SUMMARY
+from kafka_ordered_ops.core.group.ledger.records import LedgerFold
+from kafka_ordered_ops.core.group.ledger.window_list import WindowList
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
-from kafka_ordered_ops.core.group.window_list import WindowList
 from kafka_ordered_ops.core.types import INT64_MAX, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window

@@ -20,7 +20,7 @@ from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.reported import RESULT_BYTES_MAX, Reported
+from kafka_ordered_ops.output.writing.reported import RESULT_BYTES_MAX, Reported
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.spec.spark_submit import submit_of

@@ -20,7 +20,7 @@ from kafka_ordered_ops.airflow import (
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowNotFoundException
 from kafka_ordered_ops.airflow.support.places import place_of, text_of
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.output.stage import stage_window
+from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_connections import CANARY, connect
 from tests.support.airflow_context import context_of

@@ -76,7 +76,7 @@ def test_spark_submit(house: House, hours: str, group_id: str, tmp_path: Path) -
 PIPES = """
 import sys
 from dagster_pipes import open_dagster_pipes
-from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.output.writing.stage import stage_windows
 from kafka_ordered_ops.spark import planned_windows
 
 with open_dagster_pipes() as pipes:

@@ -25,9 +25,9 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.dagster import AssetWindows, build_ordered_window_asset, ordered_window_asset
-from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.output.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.reported import Reported
+from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.job_outputs import outputs_of
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of

@@ -21,8 +21,8 @@ from kafka_ordered_ops.output.objects.publisher import ManifestPublisher
 from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.renaming import RenamePublisher
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.hosts_support import GROUP, asked, executed, task_of

@@ -20,7 +20,7 @@ from kafka_ordered_ops.dagster import (
     build_ordered_window_op,
 )
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.spark.applications.tables import TableApplication
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_table

@@ -19,9 +19,9 @@ from kafka_ordered_ops.hosting.job import BatchCall, SparkCall, WindowJob
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
-from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.output.stage import stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.reported import Reported
+from kafka_ordered_ops.output.writing.stage import stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spec.destination import Folder
 from kafka_ordered_ops.spec.jobs import Application, Copy, Function
 from kafka_ordered_ops.spec.spark_submit import submit_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
+from kafka_ordered_ops.core.group.ledger.records import RecordName, record_key
 from kafka_ordered_ops.kafka.ledger import queue
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place, Tickets

@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.window.bounds import AtTime, Earliest, Latest, Relat
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.ordered.engine import RELEASE_RECORDS
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
-from kafka_ordered_ops.output.window_batches import read_batches
+from kafka_ordered_ops.output.writing.window_batches import read_batches
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import Clock, Row, all_rows, keyed, ms_rows, rows

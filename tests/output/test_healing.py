@@ -19,7 +19,7 @@ from kafka_ordered_ops.disk import disk
 from kafka_ordered_ops.output.filesystem import LocalFiles, tag_in
 from kafka_ordered_ops.output.layout import swap_folder
 from kafka_ordered_ops.output.published import files
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.objects_support import named_rows, staged_rows
 from tests.support.spark_support import crash_at, crashes
 from tests.support.stages import control_of, stages_of

@@ -16,8 +16,8 @@ from kafka_ordered_ops.core.errors import SpillError
 from kafka_ordered_ops.core.release import held
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
-from kafka_ordered_ops.output.in_order import in_total_order
-from kafka_ordered_ops.output.stage_files import Batch
+from kafka_ordered_ops.output.writing.in_order import in_total_order
+from kafka_ordered_ops.output.writing.stage_files import Batch
 
 #: (topic, partition) and the timestamps of its records, by offset.
 Logs = dict[tuple[str, int], list[int]]

@@ -13,7 +13,7 @@ from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.output.objects import faults
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import State, Store, open_store
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.faulty_store import FaultyStore, faulty_store
 from tests.support.objects_support import (
     globbed_rows,
@@ -106,7 +106,7 @@ def _part(root: str, number: int, rows: list[int]) -> StagedOutput:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from kafka_ordered_ops.output.draft import drafts_of
+    from kafka_ordered_ops.output.writing.draft import drafts_of
 
     place = StagedOutput(root, "w", "c1", 1, PlanPart(number, 2), group_id="g")
     with drafts_of([place]) as (draft,):

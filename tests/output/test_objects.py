@@ -18,13 +18,13 @@ from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
-from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.layout import manifest_path
 from kafka_ordered_ops.output.objects.store import State, Store, open_store
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
     Interleaved,

@@ -21,8 +21,8 @@ from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import faults
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
     globbed_rows,

@@ -21,10 +21,10 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output import filesystem as files_module
-from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, in_name_order, normal_root
 from kafka_ordered_ops.output.published import published
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.spark_support import crashes
 from tests.support.stages import control_of, stages_of
 from tests.support.swaps import exchanges as exchanges

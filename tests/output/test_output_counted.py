@@ -17,13 +17,13 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.output import stage_files
 from kafka_ordered_ops.output.contents import count
-from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing import stage_files
+from kafka_ordered_ops.output.writing.draft import Draft
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import stages_of
@@ -98,7 +98,7 @@ def test_files_that_are_not_seen_here_make_no_window(
     """Rows are counted in the files by the eyes that will publish them; the error has both numbers and the cause."""
     plan = plan_of(windows)
     with monkeypatch.context() as patch:
-        patch.setattr("kafka_ordered_ops.output.locking.files_for", lambda *_: Elsewhere())
+        patch.setattr("kafka_ordered_ops.output.roots.locking.files_for", lambda *_: Elsewhere())
         with pytest.raises(SinkError, match=r"100 rows .* 3 files .* hold 70.*mounted") as raised:
             staged(windows, plan, tmp_path)
     assert (raised.value.facts["records"], raised.value.facts["found"]) == (100, 70)

@@ -26,9 +26,9 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.filesystem import MARKER_NAME
 from kafka_ordered_ops.output.published import published
-from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.output.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.reported import Reported
+from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.write.table_formats import TableState
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite

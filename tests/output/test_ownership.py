@@ -33,7 +33,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
-from kafka_ordered_ops.output.root_owner import owner_path
+from kafka_ordered_ops.output.roots.root_owner import owner_path
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import memory as memory
 from tests.support.objects_support import named_rows, staged_rows

@@ -21,13 +21,13 @@ from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output import files
-from kafka_ordered_ops.output.draft import drafts_of
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.hdfs import turn
 from kafka_ordered_ops.output.objects import publisher
 from kafka_ordered_ops.output.published import published
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import drafts_of
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import hdfs_support, objects_support
 from tests.support.hdfs_support import memory_hdfs as memory_hdfs

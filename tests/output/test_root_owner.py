@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ordered_ops import OrderedWindows, StagedOutput, stage_window
 from kafka_ordered_ops.core.errors import OutputOwnedError, SinkError
-from kafka_ordered_ops.output import files, root_owner
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import Layout
@@ -22,7 +22,8 @@ from kafka_ordered_ops.output.objects.layout import (
 )
 from kafka_ordered_ops.output.objects.store import open_store
 from kafka_ordered_ops.output.places import adopt_root
-from kafka_ordered_ops.output.root_owner import RootOwner, owner_path, read_owner
+from kafka_ordered_ops.output.roots import root_owner
+from kafka_ordered_ops.output.roots.root_owner import RootOwner, owner_path, read_owner
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.output.test_ownership import (
     HOUR,

@@ -27,9 +27,9 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
-from kafka_ordered_ops.output import stage_files
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing import stage_files
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.spark_support import (
     CUTOFF_MS,
     Row,

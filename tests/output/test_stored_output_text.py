@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.objects.layout import Manifest, Seal
-from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from tests.support.examples import examples
 from tests.support.stored_text import changed

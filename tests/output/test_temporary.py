@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kafka_ordered_ops.core.errors import SpillError
-from kafka_ordered_ops.output.temporary import temporary_folder
+from kafka_ordered_ops.output.writing.temporary import temporary_folder
 from tests.support.stages import control_of
 
 _KILLED = """
 import os, signal, sys
-from kafka_ordered_ops.output.temporary import temporary_folder
+from kafka_ordered_ops.output.writing.temporary import temporary_folder
 
 with temporary_folder(sys.argv[1]) as folder:
     open(folder + "/run-000000.arrow", "wb").close()

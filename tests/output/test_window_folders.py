@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, id_digest, safe_name
 from kafka_ordered_ops.output import published
 from kafka_ordered_ops.output.filesystem import MARKER_NAME
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.output.test_output_owner import kafka as kafka
 from tests.output.test_output_owner import one as one

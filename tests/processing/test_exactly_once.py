@@ -27,7 +27,7 @@ from kafka_ordered_ops.core.processing import outputs
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.kafka.transactions import MemberTransactions
 from kafka_ordered_ops.processing import NewRecord, Processor
-from kafka_ordered_ops.processing.calls import call_of
+from kafka_ordered_ops.processing.workers.calls import call_of
 from kafka_ordered_ops.testing.membership import expire_members
 from kafka_ordered_ops.testing.writing import MemoryTransactions
 from tests.ordered.test_ordered_kill import forget_members

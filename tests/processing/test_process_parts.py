@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan

@@ -11,7 +11,7 @@ _PARENT = """
 import pickle, time
 from multiprocessing import get_context
 from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.processing.worker_process import serve
+from kafka_ordered_ops.processing.workers.worker_process import serve
 from tests.support.work_functions import answer
 context = get_context("spawn")
 ours, theirs = context.Pipe()

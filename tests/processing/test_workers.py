@@ -28,11 +28,11 @@ from kafka_ordered_ops.core.processing.progress import Progress
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.processing import process_workers
-from kafka_ordered_ops.processing.crew import WorkerKind, crew_of
-from kafka_ordered_ops.processing.turns import Turn
 from kafka_ordered_ops.processing.work_queue import WorkQueue
-from kafka_ordered_ops.processing.workers import Workers
+from kafka_ordered_ops.processing.workers import process_workers
+from kafka_ordered_ops.processing.workers.crew import WorkerKind, crew_of
+from kafka_ordered_ops.processing.workers.turns import Turn
+from kafka_ordered_ops.processing.workers.workers import Workers
 from tests.support.work_functions import answer, burn, lengths
 
 TPS = [TopicPartition("t", number) for number in range(3)]

@@ -308,9 +308,9 @@ def test_described_requests_are_those_that_are_served(running: Running) -> None:
     from kafka_ordered_ops.relay.http.api import ACCESS
     from kafka_ordered_ops.relay.http.app import RelayApp
     from kafka_ordered_ops.relay.http.callers import Callers
+    from kafka_ordered_ops.relay.http.metrics import Metrics
     from kafka_ordered_ops.relay.http.protocol import Connections
     from kafka_ordered_ops.relay.limits import Limits
-    from kafka_ordered_ops.relay.http.metrics import Metrics
     from kafka_ordered_ops.relay.rights import EVERYTHING
 
     async def answers() -> list[Any]:

@@ -12,8 +12,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.kafka.ports import read_committed_offsets
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
-from kafka_ordered_ops.relay.engine import group_limits
-from kafka_ordered_ops.relay.engine import groups
+from kafka_ordered_ops.relay.engine import group_limits, groups
 from kafka_ordered_ops.relay.ports import Delivered, Reader
 from kafka_ordered_ops.relay.service import Relay
 from tests.support.memory_world import MemoryWorld

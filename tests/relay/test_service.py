@@ -22,10 +22,10 @@ from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
+from kafka_ordered_ops.relay.engine.server import now_ms
 from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
 from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.options import RelayOptions
-from kafka_ordered_ops.relay.engine.server import now_ms
 from kafka_ordered_ops.relay.service import Relay
 from kafka_ordered_ops.relay.tokens import Lease, TokenSigner
 from tests.support.memory_world import MemoryWorld

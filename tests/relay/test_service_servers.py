@@ -13,8 +13,8 @@ import pytest
 from kafka_ordered_ops.core.errors import RelayUnavailableError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.ports import open_lookup
-from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.engine.server import now_ms
+from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.service import Relay
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.support.memory_world import MemoryWorld

@@ -22,11 +22,10 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Earliest, Latest
-from kafka_ordered_ops.relay.engine import groups
-from kafka_ordered_ops.relay.leases import reads
-from kafka_ordered_ops.relay.engine import upkeep
-from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.engine import groups, upkeep
 from kafka_ordered_ops.relay.engine.requests import Requests
+from kafka_ordered_ops.relay.leases import reads
+from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.tokens import Lease
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld

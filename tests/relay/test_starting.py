@@ -17,9 +17,9 @@ from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, NotReadyError
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.relay.engine import requests
+from kafka_ordered_ops.relay.engine.replay import Replay
 from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from kafka_ordered_ops.relay.options import RelayOptions
-from kafka_ordered_ops.relay.engine.replay import Replay
 from kafka_ordered_ops.relay.service import Relay
 from tests.support.cli_support import NOWHERE
 from tests.support.memory_world import MemoryWorld

@@ -13,7 +13,7 @@ from kafka_ordered_ops import spark as room
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output import stage as stages
+from kafka_ordered_ops.output.writing import stage as stages
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 from tests.support.windows_support import BASE_MS, before

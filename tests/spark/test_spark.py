@@ -30,7 +30,7 @@ from kafka_ordered_ops.core.types import Isolation, PlanContent
 from kafka_ordered_ops.ordered.records.columns import SOURCE_SCHEMA, SPARK_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import slices_of
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import environment, read_window, write_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read import edges, engines, order
@@ -290,7 +290,7 @@ def test_written_files_are_in_order_by_name(
     """Going through several files by name gives the total order, whoever has sorted."""
     monkeypatch.setattr(order, "ONE_TASK_OFFSETS_MAX", 0)
     monkeypatch.setattr(edges, "RUN_STEP_OFFSETS", 2)
-    monkeypatch.setattr("kafka_ordered_ops.output.stage_files.FILE_BYTES_MAX", 4_000)
+    monkeypatch.setattr("kafka_ordered_ops.output.writing.stage_files.FILE_BYTES_MAX", 4_000)
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
     try:

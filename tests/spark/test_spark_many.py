@@ -24,8 +24,8 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA, STAGE_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
-from kafka_ordered_ops.output import stage_files
-from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.output.writing import stage_files
+from kafka_ordered_ops.output.writing.stage import stage_windows
 from kafka_ordered_ops.spark import read_window, read_windows, write_windows
 from kafka_ordered_ops.spark.read.engines import Engine
 from tests.support.examples import examples

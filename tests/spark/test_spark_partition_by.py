@@ -12,7 +12,7 @@ import pytest
 from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import read_output, submit, write_window, write_windows
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.spark_support import spark

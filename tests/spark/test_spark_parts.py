@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.core.group import splitting as core_parts
+from kafka_ordered_ops.core.group.decisions import splitting as core_parts
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import PlanPart
-from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.parts import sum_of_facts
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.spark_support import Row, crashes, position, random_case, settings_of
 from tests.support.stages import stages_of
 

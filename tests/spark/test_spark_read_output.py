@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from kafka_ordered_ops.core.errors import ConfigError, ReadError
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA
-from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import LocalFiles, data_names
-from kafka_ordered_ops.output.stage import stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
+from kafka_ordered_ops.output.writing.stage import stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import read_output, read_windows, write_window, write_windows
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read import files_source

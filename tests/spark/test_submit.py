@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, current_window, submit
 from kafka_ordered_ops.spark.applications.parent_watch import show_progress
 from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, settings_to_text
@@ -243,7 +243,7 @@ _PREAMBLE = """
 import pathlib, sys
 from dataclasses import replace
 from kafka_ordered_ops.spark.applications.protocol import Submission
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.result import JobResult
 folder = pathlib.Path(sys.modules["kafka_ordered_ops.spark.applications.driver"].FOLDER)
 """

@@ -17,7 +17,7 @@ import pytest
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.cluster import pack_environment

@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.errors import (
     WindowCoveredError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest

@@ -15,8 +15,8 @@ from kafka_ordered_ops.airflow import (
     PlanWindowOperator,
     WindowPartOperator,
 )
-from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import planned_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_context import context_of

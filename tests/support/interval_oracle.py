@@ -11,7 +11,7 @@ import numpy as np
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from kafka_ordered_ops.core.group.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_ordered_ops.output.draft import Draft
+from kafka_ordered_ops.output.writing.draft import Draft
 from tests.support.airflow_support import Process
 from tests.support.host_kills import kill_once
 

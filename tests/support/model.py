@@ -13,9 +13,11 @@ import numpy as np
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
-from kafka_ordered_ops.core.group import claiming, splitting, transitions
-from kafka_ordered_ops.core.group.adoption import Adoption, LogNow, adopt
-from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.group import transitions
+from kafka_ordered_ops.core.group.decisions import claiming, splitting
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption, LogNow, adopt
+from kafka_ordered_ops.core.group.decisions.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset, reset
 from kafka_ordered_ops.core.group.group_state import (
     GroupState,
     GroupView,
@@ -24,7 +26,6 @@ from kafka_ordered_ops.core.group.group_state import (
     WindowRecord,
 )
 from kafka_ordered_ops.core.group.others import OthersCommit
-from kafka_ordered_ops.core.group.resetting import OffsetReset, reset
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,

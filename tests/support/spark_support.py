@@ -30,8 +30,8 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output import locking
 from kafka_ordered_ops.output.filesystem import LocalFiles
+from kafka_ordered_ops.output.roots import locking
 from kafka_ordered_ops.spark.read.engines import Engine
 
 if TYPE_CHECKING:

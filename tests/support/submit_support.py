@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import RUN_VARIABLE, processes_of
 from kafka_ordered_ops.spec.spark_submit import pyspark_home

@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.errors import (
     WindowRewoundError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.adoption import Adoption, Cause, Moved
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption, Cause, Moved
 from kafka_ordered_ops.core.offset_map.ours import is_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning import scan_fold

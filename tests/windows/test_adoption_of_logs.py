@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.adoption import Cause, Moved
+from kafka_ordered_ops.core.group.decisions.adoption import Cause, Moved
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window

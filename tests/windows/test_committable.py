@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kafka_ordered_ops.core.errors import PlanTooLargeError
-from kafka_ordered_ops.core.group import committable
+from kafka_ordered_ops.core.group.decisions import committable
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows

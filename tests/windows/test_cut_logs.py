@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.core.errors import LogTruncatedError
-from kafka_ordered_ops.core.group.adoption import Cause, Moved
+from kafka_ordered_ops.core.group.decisions.adoption import Cause, Moved
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_ordered_ops.core import types as core
-from kafka_ordered_ops.core.group.ledger_messages import RecordName, record_key
+from kafka_ordered_ops.core.group.ledger.messages import RecordName, record_key
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, ledger_partition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows

@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.window.bounds import AtOffset, Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.plots import RED, window_plot
-from kafka_ordered_ops.output.stage import stage_window
+from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.examples import examples

@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group import ledger_messages
+from kafka_ordered_ops.core.group.ledger import messages as ledger_messages
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest

@@ -14,8 +14,8 @@ from kafka_ordered_ops.core.errors import (
     WindowCoveredError,
     WindowPrunedError,
 )
+from kafka_ordered_ops.core.group.decisions.pruning import PRUNED_AT_ONCE_MAX
 from kafka_ordered_ops.core.group.group_state import Pruned
-from kafka_ordered_ops.core.group.pruning import PRUNED_AT_ONCE_MAX
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,

@@ -18,7 +18,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.group_state import WindowRecord
-from kafka_ordered_ops.core.group.ledger_records import (
+from kafka_ordered_ops.core.group.ledger.records import (
     LedgerFold,
     LedgerMessage,
     RecordName,

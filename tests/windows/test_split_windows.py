@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.offset_set import union_of
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest

@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.types import (
     WindowStatus,
 )

@@ -16,7 +16,8 @@ from kafka_ordered_ops.core.errors import (
     LedgerRecordError,
     SinkError,
 )
-from kafka_ordered_ops.core.group import ledger_messages, splitting
+from kafka_ordered_ops.core.group.decisions import splitting
+from kafka_ordered_ops.core.group.ledger import messages as ledger_messages
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, ledger_partition
 from kafka_ordered_ops.core.types import OnForeignCommit, PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest

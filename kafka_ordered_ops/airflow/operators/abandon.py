@@ -70,7 +70,7 @@ class AbandonWindowOperator(WindowFollower):
             self._discard(plan, place)
 
     def _discard(self, plan: WindowPlan, place: Opened) -> None:
-        from kafka_ordered_ops.output.staged_output import StagedOutput
+        from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
         root, storage_options = place
         if root is not None:

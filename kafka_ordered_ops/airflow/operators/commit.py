@@ -23,13 +23,13 @@ from kafka_ordered_ops.airflow.support.places import (
 )
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.window.plan import WindowPlan
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
     from kafka_ordered_ops.windows import Staged
 
 #: A small JSON value, or the output of a task that returned one.
@@ -114,7 +114,7 @@ class CommitWindowOperator(WindowFollower):
     def _whole(
         self, plan: WindowPlan, record: WindowRecord, root: str, place: Opened
     ) -> Staged | None:
-        from kafka_ordered_ops.output.staged_output import StagedOutput
+        from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
         output = StagedOutput.of(plan, root, place[1])
         if output.exists():
@@ -135,8 +135,8 @@ class CommitWindowOperator(WindowFollower):
         self, plan: WindowPlan, record: WindowRecord, count: int, place: Opened
     ) -> Staged | None:
         """Return the parts' files as one output; None if the parts have their own sinks."""
-        from kafka_ordered_ops.core.group.splitting import shares
-        from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+        from kafka_ordered_ops.core.group.decisions.splitting import shares
+        from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
 
         if record.parts is not None and record.parts.missing:
             return None  # The commit's error names the missing parts.
@@ -161,7 +161,7 @@ class CommitWindowOperator(WindowFollower):
 
 def _found(record: WindowRecord, place: Opened) -> StagedOutput | None:
     """Return the output that the ledger names, if it is below the task's root."""
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
     root, storage_options = place
     if root is None or not isinstance(record.result, Mapping):

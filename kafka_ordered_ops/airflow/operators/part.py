@@ -75,7 +75,7 @@ class WindowPartOperator(JobTask, WindowFollower):
         """Read, run the job, report."""
         self._ti = context.get("ti")
         # Imported late: it loads numpy, which no DAG's file needs.
-        from kafka_ordered_ops.core.group.splitting import shares
+        from kafka_ordered_ops.core.group.decisions.splitting import shares
         from kafka_ordered_ops.core.window.plan import PARTS_MAX
 
         with errors_for_airflow(), self.open_windows(context) as windows:

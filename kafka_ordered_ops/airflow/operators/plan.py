@@ -133,7 +133,7 @@ class PlanWindowOperator(PlanTask):
         if self.parts is None:
             return {**handed_on(plan, times), **where}
         # Imported late: it loads numpy, which no DAG's file needs.
-        from kafka_ordered_ops.core.group.splitting import shares
+        from kafka_ordered_ops.core.group.decisions.splitting import shares
 
         parts = shares(plan, self.parts)
         if plan.status.is_open:

@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
 from kafka_ordered_ops.hosting.process_job import ProcessJob, processed_facts
 from kafka_ordered_ops.hosting.window_handle import Stop
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes

@@ -12,7 +12,7 @@ from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.output.leftovers import Choice, Leftovers
+    from kafka_ordered_ops.output.roots.leftovers import Choice, Leftovers
 
 CLEAN_EXAMPLES: Final = """\b
 Examples:
@@ -61,7 +61,7 @@ def clean(
     of their window is published.
     """
     from kafka_ordered_ops.output.cleaning import leftovers
-    from kafka_ordered_ops.output.leftovers import before
+    from kafka_ordered_ops.output.roots.leftovers import before
 
     span = older_than or (_AGE_BY_LEDGER if cluster.is_given else _AGE)
     storage.hide_options(screen)
@@ -83,7 +83,7 @@ def clean(
 def _chosen(
     screen: Screen, cluster: Cluster, stages: Leftovers, old: datetime, group_id: str | None
 ) -> Choice:
-    from kafka_ordered_ops.output.leftovers import choose
+    from kafka_ordered_ops.output.roots.leftovers import choose
 
     if not cluster.is_given and group_id is None:
         return choose(stages, old, group_id=group_id)

@@ -20,8 +20,8 @@ from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kafka_ordered_ops.core.group.migrating import Migration
-    from kafka_ordered_ops.core.group.resetting import OffsetReset
+    from kafka_ordered_ops.core.group.decisions.migrating import Migration
+    from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 
 RESET_EXAMPLES: Final = """\b
 Examples:

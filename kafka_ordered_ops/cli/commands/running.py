@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, default_window_id
 from kafka_ordered_ops.hosting.held_text import held_texts
 from kafka_ordered_ops.output.filesystem import normal_root
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows import Delivery, Policy
 

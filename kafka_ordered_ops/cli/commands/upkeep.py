@@ -12,7 +12,7 @@ from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.arguments import as_span, first_of
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.group.adoption import Adoption
+    from kafka_ordered_ops.core.group.decisions.adoption import Adoption
 
 GAPS_EXAMPLES: Final = """\b
 Example:

@@ -25,7 +25,7 @@ from kafka_ordered_ops.cli.show.screen import Screen
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 _LIST_EXAMPLES: Final = """\b
 Examples:
@@ -221,7 +221,7 @@ def abandon_window(
     """Release an open window's offsets. With --output, delete its hidden output there."""
     storage.hide_options(screen)
     options = storage.storage_options
-    from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
@@ -280,7 +280,7 @@ def _written_output(
 ) -> StagedOutput | None:
     from kafka_ordered_ops.core.errors import ConfigError, SinkError
     from kafka_ordered_ops.core.types import WindowStatus
-    from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
     from kafka_ordered_ops.spark.job_outputs import check_parts_alike
     from kafka_ordered_ops.spec.table import table_of
 

@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, folder_name
 from kafka_ordered_ops.embedded.java import java_home_for_spark
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read.read import read_window
 from kafka_ordered_ops.spark.session import local_session
 from kafka_ordered_ops.spark.write.write import write_window

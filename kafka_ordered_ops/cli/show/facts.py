@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
-from kafka_ordered_ops.output.reported import result_facts
+from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, PartitionOffsets
 from kafka_ordered_ops.windows.queries.groups import GroupLook
 

@@ -7,8 +7,8 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
-from kafka_ordered_ops.core.group.migrating import Migration
-from kafka_ordered_ops.core.group.resetting import OffsetReset
+from kafka_ordered_ops.core.group.decisions.migrating import Migration
+from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 
 #: Partitions shown; --json has all.
 _PARTITIONS_SHOWN: Final = 200

@@ -19,7 +19,7 @@ from kafka_ordered_ops.cli.show.facts import (
     summary_facts,
 )
 from kafka_ordered_ops.cli.show.printable import in_line
-from kafka_ordered_ops.core.group.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.adoption import Adoption
 from kafka_ordered_ops.core.group.gaps import Gap
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.group.summaries import Summaries
@@ -30,8 +30,8 @@ from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.summary import window_summary
-from kafka_ordered_ops.output.leftovers import Left
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.output.roots.leftovers import Left
+from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets
 

@@ -13,7 +13,7 @@ from dagster import (
     TableSchema,
 )
 
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.output.writing.staged_output import output_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -39,7 +39,7 @@ def column_metadata(
     outputs = [one for record in records if (one := output_of(record.result, record.plan))]
     if not outputs or output is None:
         return {}
-    from kafka_ordered_ops.output.schema import output_schema
+    from kafka_ordered_ops.output.writing.schema import output_schema
 
     try:
         places = [

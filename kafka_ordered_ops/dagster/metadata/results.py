@@ -17,7 +17,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.window.plan import ranges_to_json
 from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
 from kafka_ordered_ops.hosting.summary import window_summary
-from kafka_ordered_ops.output.reported import result_facts
+from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.spec.table import table_of
 
 if TYPE_CHECKING:

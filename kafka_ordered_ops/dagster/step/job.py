@@ -11,7 +11,7 @@ from dagster import MetadataValue
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
-from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.spec.destination import Folder
 from kafka_ordered_ops.spec.table import Table
 

@@ -21,8 +21,8 @@ from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step.times import Asked
 from kafka_ordered_ops.hosting.verdict import is_finished
 from kafka_ordered_ops.hosting.window_spec import span_of
-from kafka_ordered_ops.output.reported import result_facts
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.output.writing.reported import result_facts
+from kafka_ordered_ops.output.writing.staged_output import output_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kafka_ordered_ops.core.cluster_facts import LogEnd, TopicFacts
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.checks import check_topic_id
-from kafka_ordered_ops.core.group.truncation import (
+from kafka_ordered_ops.core.group.decisions.truncation import (
     KnownLogs,
     check_not_cut,
     cut_logs,

@@ -20,16 +20,16 @@ from kafka_ordered_ops.core.errors import (
     StartingOffsetsRequiredError,
 )
 from kafka_ordered_ops.core.group.checks import check_topic_id
-from kafka_ordered_ops.core.group.claiming import knows_times
-from kafka_ordered_ops.core.group.group_state import GroupView, PartitionState, TopicState
-from kafka_ordered_ops.core.group.newcomers import begun, is_first_plan, with_newcomers
-from kafka_ordered_ops.core.group.others import OthersCommit, check_usable, others_commit
-from kafka_ordered_ops.core.group.truncation import (
+from kafka_ordered_ops.core.group.decisions.claiming import knows_times
+from kafka_ordered_ops.core.group.decisions.newcomers import begun, is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.decisions.truncation import (
     KnownLogs,
     check_not_cut,
     known_logs,
     seen_epochs,
 )
+from kafka_ordered_ops.core.group.group_state import GroupView, PartitionState, TopicState
+from kafka_ordered_ops.core.group.others import OthersCommit, check_usable, others_commit
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.notes import beyond_notes
 from kafka_ordered_ops.core.planning.planning import (

@@ -43,8 +43,8 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, StaleFoldError
-from kafka_ordered_ops.core.group.ledger_repair import (
+from kafka_ordered_ops.core.group.ledger.records import Keep, LedgerMessage, StaleFoldError
+from kafka_ordered_ops.core.group.ledger.repair import (
     RestoredRecord,
     damaged_record,
     restoration,

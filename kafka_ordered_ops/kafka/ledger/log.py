@@ -16,13 +16,13 @@ from kafka_ordered_ops.core.errors import (
     LedgerUnavailableError,
     RecordTooLargeError,
 )
-from kafka_ordered_ops.core.group.ledger_records import (
+from kafka_ordered_ops.core.group.ledger.records import (
     HELD_BYTES_MAX,
     Headers,
     LedgerFold,
     RecordName,
 )
-from kafka_ordered_ops.core.group.ledger_repair import RecordHistory
+from kafka_ordered_ops.core.group.ledger.repair import RecordHistory
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.reading import unreadable_in
 from kafka_ordered_ops.core.types import INT64_MAX

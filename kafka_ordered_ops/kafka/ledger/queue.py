@@ -24,7 +24,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
-from kafka_ordered_ops.core.group.ledger_messages import RecordName, parse_key, record_key
+from kafka_ordered_ops.core.group.ledger.messages import RecordName, parse_key, record_key
 from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.strict_json import JsonError, whole_number
 from kafka_ordered_ops.core.types import TopicPartition

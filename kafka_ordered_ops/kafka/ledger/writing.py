@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kafka_ordered_ops.core.group.ledger_messages import LedgerMessage
+from kafka_ordered_ops.core.group.ledger.messages import LedgerMessage
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: Time between two checks for room in the client's queue.

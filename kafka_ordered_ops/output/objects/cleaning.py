@@ -10,11 +10,11 @@ from typing import Any
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import UNDER_WAY_NAME, as_sink_error
 from kafka_ordered_ops.output.layout import Layout, stages_folder
-from kafka_ordered_ops.output.leftovers import Left, told_by
 from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL, SEAL_BYTES_MAX
 from kafka_ordered_ops.output.objects.reading import shown_output
 from kafka_ordered_ops.output.objects.root_owner import found_owner
 from kafka_ordered_ops.output.objects.store import Listed, open_store
+from kafka_ordered_ops.output.roots.leftovers import Left, told_by
 
 #: Objects that say whose an attempt is.
 _MARKS = (SEAL, f"/{DRAFT_SEAL}", f"/{UNDER_WAY_NAME}")

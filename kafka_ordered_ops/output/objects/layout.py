@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError, once
 from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
 from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, control_folder
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, Output
-from kafka_ordered_ops.output.ownership import check_newest
+from kafka_ordered_ops.output.roots.ownership import check_newest
 
 #: Version of the JSON in manifests and seals.
 _VERSION: Final = 1

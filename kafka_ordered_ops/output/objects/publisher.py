@@ -28,7 +28,6 @@ from kafka_ordered_ops.output.filesystem import (
     data_names,
 )
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
-from kafka_ordered_ops.output.leftovers import told_by
 from kafka_ordered_ops.output.objects.files import ObjectFiles
 from kafka_ordered_ops.output.objects.layout import (
     DRAFT_SEAL,
@@ -50,14 +49,15 @@ from kafka_ordered_ops.output.objects.layout import (
 from kafka_ordered_ops.output.objects.reading import check_windows
 from kafka_ordered_ops.output.objects.root_owner import check_root, own_root, record_group
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
-from kafka_ordered_ops.output.ownership import (
+from kafka_ordered_ops.output.parts import sum_of_facts
+from kafka_ordered_ops.output.roots.leftovers import told_by
+from kafka_ordered_ops.output.roots.ownership import (
     STAGE_NAME,
     check_not_fewer,
     may_be_of,
     under_way,
 )
-from kafka_ordered_ops.output.partitions import kind_of
-from kafka_ordered_ops.output.parts import sum_of_facts
+from kafka_ordered_ops.output.roots.partitions import kind_of
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from kafka_ordered_ops.output.objects.layout import (
     manifests_folder,
 )
 from kafka_ordered_ops.output.objects.store import REQUESTS_AT_ONCE, Store, open_store
-from kafka_ordered_ops.output.partitions import STAGED_EXAMPLES, check_place, check_staged
+from kafka_ordered_ops.output.roots.partitions import STAGED_EXAMPLES, check_place, check_staged
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.objects.layout import Manifest, is_published_file, manifests_folder
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.root_owner import (
+from kafka_ordered_ops.output.roots.root_owner import (
     WINDOWS_LOOKED_AT,
     RootOwner,
     lost_owner_error,

@@ -18,10 +18,10 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.record import Result
 from kafka_ordered_ops.core.relay.log_records import Acknowledged
 from kafka_ordered_ops.processing.dead_letters import dead_letter
-from kafka_ordered_ops.relay.leases.handout import Handout
-from kafka_ordered_ops.relay.log import LogWriter
-from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.engine.server import Server, now_ms
+from kafka_ordered_ops.relay.leases.handout import Handout
+from kafka_ordered_ops.relay.leases.partition import Partition
+from kafka_ordered_ops.relay.log import LogWriter
 
 #: Between two attempts while the brokers are away.
 _AGAIN_S: Final = 10.0

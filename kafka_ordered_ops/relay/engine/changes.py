@@ -28,10 +28,10 @@ from kafka_ordered_ops.core.relay.log_records import (
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.relay.engine.group_limits import WindowLimits
-from kafka_ordered_ops.relay.log import acknowledged
-from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.engine.requests import Topics
 from kafka_ordered_ops.relay.engine.server import Server, now_ms
+from kafka_ordered_ops.relay.log import acknowledged
+from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.tokens import Lease
 
 #: A lease, and those of its offsets that a call is about.

@@ -14,8 +14,8 @@ from typing import Final
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.relay.log_records import Served
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.engine.server import Server
+from kafka_ordered_ops.relay.leases.partition import Partition
 
 #: Between two looks at the members of another group; an answer counts for so long.
 _LOOK_EVERY_S: Final = 1.0

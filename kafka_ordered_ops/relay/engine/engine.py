@@ -30,15 +30,15 @@ from kafka_ordered_ops.processing.dead_letters import check_dead_letter_topic
 from kafka_ordered_ops.relay.engine.changes import Changes
 from kafka_ordered_ops.relay.engine.claims import Claims
 from kafka_ordered_ops.relay.engine.groups import Groups
-from kafka_ordered_ops.relay.log import PREFIX, LogWriter
-from kafka_ordered_ops.relay.options import RelayOptions
-from kafka_ordered_ops.relay.leases.partition import Partition
-from kafka_ordered_ops.relay.ports import PartitionStatus
 from kafka_ordered_ops.relay.engine.replay import Replay
 from kafka_ordered_ops.relay.engine.requests import Requests, Topics
 from kafka_ordered_ops.relay.engine.server import STARTING, Server
-from kafka_ordered_ops.relay.tokens import TokenSigner
 from kafka_ordered_ops.relay.engine.upkeep import Upkeep
+from kafka_ordered_ops.relay.leases.partition import Partition
+from kafka_ordered_ops.relay.log import PREFIX, LogWriter
+from kafka_ordered_ops.relay.options import RelayOptions
+from kafka_ordered_ops.relay.ports import PartitionStatus
+from kafka_ordered_ops.relay.tokens import TokenSigner
 
 #: While records are being written: a report wakes nobody.
 _BUSY_WAIT_S: Final = 0.002

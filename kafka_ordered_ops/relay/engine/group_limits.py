@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Final
 
 from kafka_ordered_ops.core.errors import AccessDeniedError, RelayLimitError
-from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.engine.server import Server
+from kafka_ordered_ops.relay.ports import Reader
 
 #: Who has begun which groups is looked up again after so long.
 _LOOK_EVERY_S: Final = 1.0

@@ -21,14 +21,14 @@ from kafka_ordered_ops.core.relay.log_records import Opened
 from kafka_ordered_ops.core.relay.serving import Serving
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition
 from kafka_ordered_ops.relay.engine.burying import Burying
-from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 from kafka_ordered_ops.relay.engine.group_limits import GroupLimits
-from kafka_ordered_ops.relay.leases.handout import BYTES_LEAST, BYTES_MAX, Handout
-from kafka_ordered_ops.relay.log import acknowledged
-from kafka_ordered_ops.relay.leases.partition import Partition
-from kafka_ordered_ops.relay.leases.reads import Read, not_stored
 from kafka_ordered_ops.relay.engine.requests import Start
 from kafka_ordered_ops.relay.engine.server import Server, now_ms
+from kafka_ordered_ops.relay.leases.feed import Fed, Feed
+from kafka_ordered_ops.relay.leases.handout import BYTES_LEAST, BYTES_MAX, Handout
+from kafka_ordered_ops.relay.leases.partition import Partition
+from kafka_ordered_ops.relay.leases.reads import Read, not_stored
+from kafka_ordered_ops.relay.log import acknowledged
 
 #: Gaps are acknowledged, and dead letters looked for, this often.
 _TEND_EVERY_S: Final = 0.2

@@ -23,10 +23,10 @@ from kafka_ordered_ops.core.relay.log_records import (
     decode,
 )
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
-from kafka_ordered_ops.relay.leases.feed import Fed, Feed
-from kafka_ordered_ops.relay.log import SECRET_TP, data_tp, log_tp, new_secret
-from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.engine.server import Server
+from kafka_ordered_ops.relay.leases.feed import Fed, Feed
+from kafka_ordered_ops.relay.leases.partition import Partition
+from kafka_ordered_ops.relay.log import SECRET_TP, data_tp, log_tp, new_secret
 from kafka_ordered_ops.relay.tokens import TokenSigner
 
 #: For quotas and in logs of brokers; nobody joins it.

@@ -10,12 +10,12 @@ from typing import Final
 from kafka_ordered_ops.core.errors import NotReadyError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.relay.engine.requests import Requests
 from kafka_ordered_ops.relay.leases.leasing import Leasing
-from kafka_ordered_ops.relay.log import LogWriter
-from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.leases.reads import Answers, Waiting
-from kafka_ordered_ops.relay.engine.requests import Requests
+from kafka_ordered_ops.relay.log import LogWriter
+from kafka_ordered_ops.relay.options import RelayOptions
 
 #: To those who call before it is known how much there is to read.
 STARTING: Final = "this server is starting. Call again, or call another server"

@@ -13,12 +13,12 @@ from kafka_ordered_ops.core.offset_map.fitting import fitted_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.relay.engine.burying import refusal
-from kafka_ordered_ops.relay.leases.handout import Handout
-from kafka_ordered_ops.relay.log import log_tp
-from kafka_ordered_ops.relay.leases.partition import Partition
-from kafka_ordered_ops.relay.ports import PartitionStatus
 from kafka_ordered_ops.relay.engine.requests import Topics
 from kafka_ordered_ops.relay.engine.server import Server, now_ms
+from kafka_ordered_ops.relay.leases.handout import Handout
+from kafka_ordered_ops.relay.leases.partition import Partition
+from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.ports import PartitionStatus
 
 _STATUS_EVERY_S: Final = 0.5
 _FINISH_EVERY_S: Final = 1.0

@@ -32,12 +32,12 @@ from kafka_ordered_ops.relay.http.answers import (
 from kafka_ordered_ops.relay.http.api import ACCESS, OPEN_PATHS, described_api
 from kafka_ordered_ops.relay.http.bodies import JSON_TYPE
 from kafka_ordered_ops.relay.http.callers import Callers
-from kafka_ordered_ops.relay.limits import PLANS_MAX, Limits
 from kafka_ordered_ops.relay.http.metrics import Metrics
 from kafka_ordered_ops.relay.http.operations import Call, Operations, Post, posts
+from kafka_ordered_ops.relay.http.slots import Slots
+from kafka_ordered_ops.relay.limits import PLANS_MAX, Limits
 from kafka_ordered_ops.relay.ports import RelayService
 from kafka_ordered_ops.relay.rights import EVERYTHING, Access
-from kafka_ordered_ops.relay.http.slots import Slots
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import PLAN_BYTES_MAX, WindowPlan
 from kafka_ordered_ops.relay.http import bodies
 from kafka_ordered_ops.relay.http.answers import Answer, ClientGoneError, Wire
-from kafka_ordered_ops.relay.limits import ANSWER_BYTES, ANSWERS_MAX, Limits
 from kafka_ordered_ops.relay.http.metrics import Metrics
+from kafka_ordered_ops.relay.http.slots import Slots
+from kafka_ordered_ops.relay.limits import ANSWER_BYTES, ANSWERS_MAX, Limits
 from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets, RelayService
 from kafka_ordered_ops.relay.rights import Access, Verb
-from kafka_ordered_ops.relay.http.slots import Slots
 
 #: Beyond the client's wait: for the brokers to store the change.
 _ANSWER_S: Final = 30.0

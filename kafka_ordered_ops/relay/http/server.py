@@ -21,9 +21,9 @@ from kafka_ordered_ops.relay.http.app import RelayApp
 from kafka_ordered_ops.relay.http.callers import Callers
 from kafka_ordered_ops.relay.http.certificates import Certificates
 from kafka_ordered_ops.relay.http.handshakes import Handshakes
+from kafka_ordered_ops.relay.http.metrics import Metrics
 from kafka_ordered_ops.relay.http.protocol import Connections, is_news
 from kafka_ordered_ops.relay.limits import Limits
-from kafka_ordered_ops.relay.http.metrics import Metrics
 from kafka_ordered_ops.relay.ports import RelayService
 
 _UVICORN: Final = logging.getLogger("uvicorn.error")

@@ -15,11 +15,11 @@ from kafka_ordered_ops.core.relay.log_records import Leased, Released
 from kafka_ordered_ops.core.relay.pending import PendingRecords
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay.leases.handout import Handout
+from kafka_ordered_ops.relay.leases.partition import Claim, Partition
+from kafka_ordered_ops.relay.leases.reads import Answers, OpenLease, Read, Waiting
 from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
 from kafka_ordered_ops.relay.log import LogWriter
-from kafka_ordered_ops.relay.leases.partition import Claim, Partition
 from kafka_ordered_ops.relay.ports import Delivered
-from kafka_ordered_ops.relay.leases.reads import Answers, OpenLease, Read, Waiting
 from kafka_ordered_ops.relay.tokens import LEASE_ID_BYTES, RANGES_MAX, Lease, TokenSigner
 
 #: A delivered lease lasts at least so long: it may have waited for the log.

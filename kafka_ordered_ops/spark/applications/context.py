@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.orders import carry_out
 from kafka_ordered_ops.spark.applications.parent_watch import show_progress, watch
 from kafka_ordered_ops.spark.applications.protocol import (

@@ -30,7 +30,7 @@ from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import control_folder, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import check_scheme
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME
 from kafka_ordered_ops.spark.applications.log_lines import LogLines
 from kafka_ordered_ops.spark.applications.process import Process

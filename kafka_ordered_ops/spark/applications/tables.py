@@ -16,8 +16,8 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.reported import PublishedElsewhere, Reported
-from kafka_ordered_ops.output.staged_output import Facts
+from kafka_ordered_ops.output.writing.reported import PublishedElsewhere, Reported
+from kafka_ordered_ops.output.writing.staged_output import Facts
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.applications.submitter import check_windows, run

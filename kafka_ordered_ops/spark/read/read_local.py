@@ -15,8 +15,8 @@ from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.ordered.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
 from kafka_ordered_ops.output.filesystem import data_names
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.stage import stage_windows
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.stage import stage_windows
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order
 from kafka_ordered_ops.spark.read.reading import Reading, parquet_reader
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import check_may_replace, check_newest, fewer_error
-from kafka_ordered_ops.output.staged_output import Facts
+from kafka_ordered_ops.output.writing.staged_output import Facts
 from kafka_ordered_ops.spark.write.table_errors import (
     TURNS_MAX,
     beside_others,

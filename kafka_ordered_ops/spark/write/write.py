@@ -16,9 +16,9 @@ from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.ordered.records.columns import ORDER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
-from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error
-from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
+from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.order import order_of

@@ -16,11 +16,11 @@ from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
-from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error, data_names
 from kafka_ordered_ops.output.ports import Files
-from kafka_ordered_ops.output.stage_files import FILES_MAX
-from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
+from kafka_ordered_ops.output.writing.stage_files import FILES_MAX
+from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.read.reading import parquet_reader

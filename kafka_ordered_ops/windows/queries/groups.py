@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.errors import (
     RecordTooLargeError,
 )
 from kafka_ordered_ops.core.group.group_state import GroupState
-from kafka_ordered_ops.core.group.ledger_messages import STATE, parse_key
+from kafka_ordered_ops.core.group.ledger.messages import STATE, parse_key
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.group.summaries import WindowSummary
 from kafka_ordered_ops.core.offset_set import OffsetSet

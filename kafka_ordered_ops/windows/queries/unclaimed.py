@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish, build_plans
+from kafka_ordered_ops.core.group.decisions.claiming import ClaimWish, WindowWish, build_plans
 from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.types import OnCovered
 from kafka_ordered_ops.core.window.bounds import Committed

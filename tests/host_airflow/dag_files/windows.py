@@ -56,7 +56,7 @@ def output(name: str) -> str:
 @task
 def written(told: Any) -> str:
     """A job of the user's, anywhere: it is told the window, and writes what it holds."""
-    from kafka_ordered_ops.output.stage import stage_window
+    from kafka_ordered_ops.output.writing.stage import stage_window
     from kafka_ordered_ops.spark import planned_window
 
     cluster = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}

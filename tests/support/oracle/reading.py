@@ -12,7 +12,7 @@ from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import judged, partition_of
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
-from kafka_ordered_ops.output.stage import stage_window
+from kafka_ordered_ops.output.writing.stage import stage_window
 from tests.support.oracle.journal import DeliveredRow
 
 _COLUMNS = ["topic", "partition", "offset", "timestamp", "late"]

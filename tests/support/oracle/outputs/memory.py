@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Final
 from unittest.mock import patch
 
-from kafka_ordered_ops.output import stage
+from kafka_ordered_ops.output.writing import stage
 from tests.support.memory_world import MemoryWorld
 from tests.support.oracle.outputs.life import Told, live
 from tests.support.oracle.outputs.roots import FolderRoots, StoreRoots

@@ -23,7 +23,7 @@ from kafka_ordered_ops import ClientSettings, StagedOutput, WindowPlan
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.objects import store as door
-from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.output.writing.stage import stage_windows
 
 _COLUMNS: Final = ["topic", "partition", "offset", "timestamp", "value", "late"]
 

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 
 from kafka_ordered_ops import ClientSettings, WindowPlan
-from kafka_ordered_ops.output.window_batches import read_batches
+from kafka_ordered_ops.output.writing.window_batches import read_batches
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_stages import Branches, StagingTable

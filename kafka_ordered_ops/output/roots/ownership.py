@@ -36,9 +36,9 @@ from kafka_ordered_ops.output.layout import (
     published_marker,
     published_tags,
 )
-from kafka_ordered_ops.output.leftovers import Told, told_by
 from kafka_ordered_ops.output.parts import sizes_of_part
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.leftovers import Told, told_by
 
 _log = logging.getLogger(__name__)
 

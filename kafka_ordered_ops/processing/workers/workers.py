@@ -13,9 +13,9 @@ from typing import Final
 from kafka_ordered_ops.core.errors import FunctionTimeoutError, HungFunctionsError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.forks import Home
-from kafka_ordered_ops.processing.calls import Call, failed
-from kafka_ordered_ops.processing.turns import Turn
 from kafka_ordered_ops.processing.work_queue import WorkQueue
+from kafka_ordered_ops.processing.workers.calls import Call, failed
+from kafka_ordered_ops.processing.workers.turns import Turn
 
 #: How often it is looked at what workers are at.
 LOOK_S: Final = 0.02

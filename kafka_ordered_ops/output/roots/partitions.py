@@ -15,8 +15,8 @@ from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, HOUR_FOLDER, partition_kind
 from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, stages_folder
-from kafka_ordered_ops.output.ownership import STAGE_NAME
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.ownership import STAGE_NAME
 
 #: Staged windows that are looked at. They are alike, for each was compared with others before it was staged.
 STAGED_EXAMPLES: Final = 4

@@ -17,7 +17,10 @@ from kafka_ordered_ops.core.group.checks import (
     known_state,
     with_losses,
 )
-from kafka_ordered_ops.core.group.committable import check_committable
+from kafka_ordered_ops.core.group.decisions.committable import check_committable
+from kafka_ordered_ops.core.group.decisions.held import held_by_open
+from kafka_ordered_ops.core.group.decisions.newcomers import is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.decisions.truncation import known_end
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     Claims,
@@ -29,9 +32,6 @@ from kafka_ordered_ops.core.group.group_state import (
     WindowRecord,
     next_state,
 )
-from kafka_ordered_ops.core.group.held import held_by_open
-from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
-from kafka_ordered_ops.core.group.truncation import known_end
 from kafka_ordered_ops.core.offset_set import GrowingOffsetSet, OffsetSet
 from kafka_ordered_ops.core.planning.notes import hidden_notes
 from kafka_ordered_ops.core.planning.planning import PartitionDecision, WindowsAsked, settle

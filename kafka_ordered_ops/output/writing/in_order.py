@@ -16,8 +16,8 @@ from kafka_ordered_ops.core.release.sorting import Batch as Sorted
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA, partition_of
 from kafka_ordered_ops.ordered.spill import SpillFiles
-from kafka_ordered_ops.output import stage_files
-from kafka_ordered_ops.output.stage_files import Batch, FileOfWindow
+from kafka_ordered_ops.output.writing import stage_files
+from kafka_ordered_ops.output.writing.stage_files import Batch, FileOfWindow
 
 #: Arrow data in memory. As much again is being written to disk at times, and the client's queues come on top.
 HELD_BYTES_MAX: Final = 256 * 1024**2

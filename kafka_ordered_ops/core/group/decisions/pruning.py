@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core.group.checks import known_state
-from kafka_ordered_ops.core.group.forgotten import kept_of
+from kafka_ordered_ops.core.group.decisions.forgotten import kept_of
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     GroupView,

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.errors import RecordsLostError
-from kafka_ordered_ops.core.group.adoption import Cause, LogNow, Moved, find_moved, with_moved
 from kafka_ordered_ops.core.group.checks import (
     check_none_open,
     check_only_forward,
@@ -20,6 +19,15 @@ from kafka_ordered_ops.core.group.checks import (
     known_state,
     no_state,
 )
+from kafka_ordered_ops.core.group.decisions.adoption import (
+    Cause,
+    LogNow,
+    Moved,
+    find_moved,
+    with_moved,
+)
+from kafka_ordered_ops.core.group.decisions.newcomers import begun, covered_before
+from kafka_ordered_ops.core.group.decisions.truncation import check_not_cut, known_logs
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     Changes,
@@ -29,7 +37,6 @@ from kafka_ordered_ops.core.group.group_state import (
     next_state,
 )
 from kafka_ordered_ops.core.group.ledger_rules import offsets_to_commit
-from kafka_ordered_ops.core.group.newcomers import begun, covered_before
 from kafka_ordered_ops.core.group.others import (
     OthersCommit,
     OthersCommits,
@@ -37,7 +44,6 @@ from kafka_ordered_ops.core.group.others import (
 )
 from kafka_ordered_ops.core.group.shared_commits import shared_commits
 from kafka_ordered_ops.core.group.transitions import with_committed_bases
-from kafka_ordered_ops.core.group.truncation import check_not_cut, known_logs
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import ProgressFormat, TopicPartition
 

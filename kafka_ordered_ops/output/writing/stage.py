@@ -30,16 +30,16 @@ from kafka_ordered_ops.ordered.records.columns import (
     timestamps_ms_of,
 )
 from kafka_ordered_ops.ordered.records.pieces import Piece, check_together, pieces_of
-from kafka_ordered_ops.output.draft import drafts_of
-from kafka_ordered_ops.output.in_order import HELD_BYTES_MAX, files_in_order
-from kafka_ordered_ops.output.stage_files import (
+from kafka_ordered_ops.output.writing.draft import drafts_of
+from kafka_ordered_ops.output.writing.in_order import HELD_BYTES_MAX, files_in_order
+from kafka_ordered_ops.output.writing.stage_files import (
     ROWS_PER_FILE,
     Batch,
     StageFiles,
     as_they_come,
 )
-from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
-from kafka_ordered_ops.output.temporary import temporary_folder
+from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.output.writing.temporary import temporary_folder
 
 #: ``(offsets done, offsets in all)``
 Progress = Callable[[int, int], None]

@@ -29,8 +29,8 @@ from kafka_ordered_ops.output.layout import (
     swap_folder,
     tag_beginning,
 )
-from kafka_ordered_ops.output.ownership import other_places, remove_tagged
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.ownership import other_places, remove_tagged
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.layout import Layout
-from kafka_ordered_ops.output.ownership import lost_marker
-from kafka_ordered_ops.output.partitions import window_folders
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.ownership import lost_marker
+from kafka_ordered_ops.output.roots.partitions import window_folders
 
 _log = logging.getLogger(__name__)
 

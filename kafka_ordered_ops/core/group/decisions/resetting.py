@@ -7,13 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
-from kafka_ordered_ops.core.group.adoption import (
-    Cause,
-    LogNow,
-    Moved,
-    find_moved,
-    with_moved,
-)
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_none_open,
@@ -21,9 +14,16 @@ from kafka_ordered_ops.core.group.checks import (
     check_topic_id,
     known_state,
 )
+from kafka_ordered_ops.core.group.decisions.adoption import (
+    Cause,
+    LogNow,
+    Moved,
+    find_moved,
+    with_moved,
+)
+from kafka_ordered_ops.core.group.decisions.truncation import check_not_cut, known_logs
 from kafka_ordered_ops.core.group.group_state import Change, Changes, GroupView
 from kafka_ordered_ops.core.group.others import OthersCommits
-from kafka_ordered_ops.core.group.truncation import check_not_cut, known_logs
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.publisher import files_of, publisher_of
-from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 
 _log = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from kafka_ordered_ops.core.group.group_state import (
     GroupView,
     WindowRecord,
 )
-from kafka_ordered_ops.core.group.ledger_damage import (
+from kafka_ordered_ops.core.group.ledger.damage import (
     check_state,
     check_window,
     count_of,
     partition_of,
     version_error,
 )
-from kafka_ordered_ops.core.group.ledger_messages import (
+from kafka_ordered_ops.core.group.ledger.messages import (
     FORGOTTEN,
     GENERATION,
     RECORD_BYTES_MAX,
@@ -39,15 +39,15 @@ from kafka_ordered_ops.core.group.ledger_messages import (
     parse_key,
     written,
 )
-from kafka_ordered_ops.core.group.ledger_messages import LedgerMessage as LedgerMessage
-from kafka_ordered_ops.core.group.ledger_messages import RecordName as RecordName
-from kafka_ordered_ops.core.group.ledger_messages import record_key as record_key
-from kafka_ordered_ops.core.group.ledger_parts import HELD_BYTES_MAX as HELD_BYTES_MAX
-from kafka_ordered_ops.core.group.ledger_parts import Fetch, StoredParts
-from kafka_ordered_ops.core.group.ledger_parts import StaleFoldError as StaleFoldError
+from kafka_ordered_ops.core.group.ledger.messages import LedgerMessage as LedgerMessage
+from kafka_ordered_ops.core.group.ledger.messages import RecordName as RecordName
+from kafka_ordered_ops.core.group.ledger.messages import record_key as record_key
+from kafka_ordered_ops.core.group.ledger.parts import HELD_BYTES_MAX as HELD_BYTES_MAX
+from kafka_ordered_ops.core.group.ledger.parts import Fetch, StoredParts
+from kafka_ordered_ops.core.group.ledger.parts import StaleFoldError as StaleFoldError
+from kafka_ordered_ops.core.group.ledger.window_list import WindowList
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
-from kafka_ordered_ops.core.group.window_list import WindowList
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import TopicPartition

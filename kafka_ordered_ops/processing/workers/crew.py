@@ -9,15 +9,15 @@ from kafka_ordered_ops.core.arguments import check_function
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.processing.options import WorkerKind as WorkerKind
-from kafka_ordered_ops.processing.async_workers import AsyncWorkers
-from kafka_ordered_ops.processing.calls import Function, async_call_of, call_of, is_async
-from kafka_ordered_ops.processing.process_workers import (
+from kafka_ordered_ops.processing.work_queue import WorkQueue
+from kafka_ordered_ops.processing.workers.async_workers import AsyncWorkers
+from kafka_ordered_ops.processing.workers.calls import Function, async_call_of, call_of, is_async
+from kafka_ordered_ops.processing.workers.process_workers import (
     ProcessWorkers,
     pickled,
     usable_processors,
 )
-from kafka_ordered_ops.processing.work_queue import WorkQueue
-from kafka_ordered_ops.processing.workers import ThreadWorkers, Workers
+from kafka_ordered_ops.processing.workers.workers import ThreadWorkers, Workers
 
 CONCURRENCY: Final = 16
 

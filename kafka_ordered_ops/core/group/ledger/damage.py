@@ -7,7 +7,7 @@ from typing import Final
 
 from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
 from kafka_ordered_ops.core.group.group_state import SEQUENCE_MAX, GroupState, WindowRecord
-from kafka_ordered_ops.core.group.ledger_messages import (
+from kafka_ordered_ops.core.group.ledger.messages import (
     GENERATION,
     PARTS,
     RECORD_PARTS_MAX,

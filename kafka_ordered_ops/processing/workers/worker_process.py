@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from kafka_ordered_ops.core.errors import ProcessingError
-from kafka_ordered_ops.processing.calls import call_of
+from kafka_ordered_ops.processing.workers.calls import call_of
 
 #: Sent once the function is loaded.
 READY = b"ready"

@@ -126,7 +126,7 @@ class StagedOutput(Layout):
             SinkError: the store or the file system failed.
         """
         from kafka_ordered_ops.output.cleaning import leftovers
-        from kafka_ordered_ops.output.leftovers import before, choose
+        from kafka_ordered_ops.output.roots.leftovers import before, choose
 
         old = before(older_than, what="older_than")
         stages = leftovers(root, storage_options)

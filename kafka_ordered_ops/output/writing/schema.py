@@ -9,7 +9,7 @@ from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import data_names
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 
 def output_schema(output: StagedOutput) -> pa.Schema | None:

@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.output.ports import Files
-from kafka_ordered_ops.output.staged_output import Facts
+from kafka_ordered_ops.output.writing.staged_output import Facts
 
 #: A file is one row group, which a reader holds whole and never splits: in this range files are few and
 #: one still fits every executor's memory several times.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, LedgerVersionError
-from kafka_ordered_ops.core.group.ledger_messages import (
+from kafka_ordered_ops.core.group.ledger.messages import (
     FORGOTTEN,
     GENERATION,
     PARTS,
@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.group.ledger_messages import (
     parse_key,
     record_key,
 )
-from kafka_ordered_ops.core.group.ledger_records import Headers, LedgerFold
+from kafka_ordered_ops.core.group.ledger.records import Headers, LedgerFold
 from kafka_ordered_ops.core.types import TopicPartition
 
 _OWN_HEADERS: Final = (GENERATION, PARTS, SUMMARY, FORGOTTEN)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kafka_ordered_ops.core.errors import LedgerCorruptError
-from kafka_ordered_ops.core.group.ledger_damage import damage_error, place_in_record
-from kafka_ordered_ops.core.group.ledger_messages import RecordName
+from kafka_ordered_ops.core.group.ledger.damage import damage_error, place_in_record
+from kafka_ordered_ops.core.group.ledger.messages import RecordName
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.types import TopicPartition
 

@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from typing import Final
 
 from kafka_ordered_ops.core.errors import HungFunctionsError
-from kafka_ordered_ops.processing.calls import AsyncCall
-from kafka_ordered_ops.processing.turns import Turn
 from kafka_ordered_ops.processing.work_queue import WorkQueue
-from kafka_ordered_ops.processing.workers import Workers
+from kafka_ordered_ops.processing.workers.calls import AsyncCall
+from kafka_ordered_ops.processing.workers.turns import Turn
+from kafka_ordered_ops.processing.workers.workers import Workers
 
 #: How late an event loop may be that is only busy.
 _LOOP_GRACE_S: Final = 2.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core import strict_json
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class EarlierOutputs:
         """Return an output; None if it is gone, or not below the root."""
         if (reported := Reported.found(result)) is not None or self.root is None:
             return reported
-        from kafka_ordered_ops.output.staged_output import StagedOutput
+        from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
         return StagedOutput.found(result, self.storage_options, root=self.root)
 

@@ -13,10 +13,10 @@ from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError, WorkerDiedError
 from kafka_ordered_ops.core.processing.record import Record, Result
-from kafka_ordered_ops.processing.calls import Function, failed
 from kafka_ordered_ops.processing.work_queue import WorkQueue
-from kafka_ordered_ops.processing.worker_process import READY, serve
-from kafka_ordered_ops.processing.workers import Threads
+from kafka_ordered_ops.processing.workers.calls import Function, failed
+from kafka_ordered_ops.processing.workers.worker_process import READY, serve
+from kafka_ordered_ops.processing.workers.workers import Threads
 
 #: How long a process may take to load the function.
 START_TIMEOUT_S: Final = 60.0

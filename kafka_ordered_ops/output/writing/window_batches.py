@@ -13,8 +13,8 @@ from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA as STAGE_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
-from kafka_ordered_ops.output.in_order import HELD_BYTES_MAX, in_total_order
-from kafka_ordered_ops.output.stage import Progress, Tally, counted
+from kafka_ordered_ops.output.writing.in_order import HELD_BYTES_MAX, in_total_order
+from kafka_ordered_ops.output.writing.stage import Progress, Tally, counted
 
 
 def read_batches(

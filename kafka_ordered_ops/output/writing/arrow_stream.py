@@ -15,9 +15,9 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.partition import columns_of
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
-from kafka_ordered_ops.output.draft import drafts_of
-from kafka_ordered_ops.output.stage_files import FILE_BYTES_MAX, ROWS_PER_FILE, StageFiles
-from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.output.writing.draft import drafts_of
+from kafka_ordered_ops.output.writing.stage_files import FILE_BYTES_MAX, ROWS_PER_FILE, StageFiles
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 #: How pandas names the index of a filtered frame.
 _INDEX: Final = re.compile(r"__index_level_\d+__")

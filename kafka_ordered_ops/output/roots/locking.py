@@ -8,9 +8,9 @@ from functools import partial
 from typing import TypeVar
 
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.healing import heal, heal_others, is_cut_short
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.roots.healing import heal, heal_others, is_cut_short
 
 _Thing = TypeVar("_Thing")
 

@@ -1,0 +1,1 @@
+"""What a group decides: each verb takes facts, and returns a change or an error."""

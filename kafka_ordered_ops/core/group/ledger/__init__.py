@@ -1,0 +1,1 @@
+"""The records of a ledger: their formats, what damages them, and what repairs them."""

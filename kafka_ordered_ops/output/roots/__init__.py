@@ -1,0 +1,1 @@
+"""What a root holds, whose it is, and what heals it."""

@@ -1,0 +1,1 @@
+"""Write a window's records into a stage."""

@@ -1,0 +1,1 @@
+"""Run the user's function: in threads, in an event loop, or in processes."""
