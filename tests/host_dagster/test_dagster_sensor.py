@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_ordered_ops.core.errors import (
@@ -32,6 +32,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.support.dagster_support import FIRST, HOUR, House, copied
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
+from tests.support.logs import write_afresh
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -212,12 +213,8 @@ def test_windows_that_the_ledger_has_forgotten_are_delivered(
     admin = AdminClient({"bootstrap.servers": house.bootstrap})
     admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
     write(produce, name, 4)
-    # A producer of its own: that of the fixture has known the topic with one partition.
-    producer = Producer({"bootstrap.servers": house.bootstrap, "enable.idempotence": True})
-    for hour in (3.5, 4):
-        stamped = FIRST + HOUR * hour
-        producer.produce(name, b"x", partition=1, timestamp=round(stamped.timestamp() * 1000))
-    assert producer.flush(30) == 0
+    stamped = [FIRST + HOUR * hour for hour in (3.5, 4)]
+    write_afresh(house.bootstrap, name, 1, [round(one.timestamp() * 1000) for one in stamped])
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[3], KEYS[3])]
     house.materialize(asset, KEYS[3])

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.offset_set import OffsetSet
@@ -105,20 +105,24 @@ def partitions_of(lookup: Lookup, topics: Sequence[str]) -> list[core.TopicParti
 
 def write_afresh(bootstrap: str, topic: str, partition: int, times_ms: Sequence[int]) -> None:
     """Writes with a client that has never heard of the topic: an older one may know the old partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-        try:
-            for time_ms in times_ms:
-                producer.produce(topic, value=b"x", partition=partition, timestamp=time_ms)
-        except KafkaException as error:
-            known = error.args[0].code() == KafkaError._UNKNOWN_PARTITION
-            if not known or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-            continue
-        assert producer.flush(_TIMEOUT_S) == 0
-        return
+    # Brokers learn of new partitions a moment after they are made. Asked for one topic, they might create it.
+    while (
+        known := producer.list_topics(timeout=_TIMEOUT_S).topics.get(topic)
+    ) is None or partition not in known.partitions:
+        assert time.monotonic() < deadline, f"{topic}[{partition}] is not there"
+        time.sleep(0.02)
+    failures: list[KafkaError] = []
+    for time_ms in times_ms:
+        producer.produce(
+            topic,
+            value=b"x",
+            partition=partition,
+            timestamp=time_ms,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert (producer.flush(_TIMEOUT_S), failures) == (0, [])
 
 
 def visible_records(bootstrap: str, ends: Mapping[core.TopicPartition, int]) -> Records:
