@@ -120,10 +120,11 @@ class Disk:
         while True:
             try:
                 with self.held(folder, trusted=trusted) as descriptor:
-                    found, before = _looked(descriptor, look), os.fstat(descriptor)
-                with self.held(folder, trusted=trusted) as descriptor:
-                    if found and os.path.samestat(before, os.fstat(descriptor)):
-                        return found[0]
+                    found = _looked(descriptor, look)
+                    # While the one is held, no other gets its inode.
+                    with self.held(folder, trusted=trusted) as again:
+                        if found and os.path.samestat(os.fstat(descriptor), os.fstat(again)):
+                            return found[0]
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -224,3 +225,36 @@ def test_importing_it_costs_nothing() -> None:
     code = "import sys, kafka_ordered_ops.disk.disk; print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+class _Replaced(Disk):
+    """Before a folder is opened the second time, it is replaced: removed, and one with its inode has its name."""
+
+    replacing: Callable[[], None] | None = None
+    opened = 0
+
+    @contextmanager
+    def held(self, folder: str, *, trusted: bool = False) -> Iterator[int]:
+        self.opened += 1
+        if self.opened == 2 and self.replacing is not None:
+            self.replacing()
+        with super().held(folder, trusted=trusted) as descriptor:
+            yield descriptor
+
+
+def test_a_folder_that_took_the_place_of_the_one_that_was_looked_at_is_another(
+    tmp_path: Path,
+) -> None:
+    """Also where the file system gives it the number that the removed one had."""
+    folder = tmp_path / "window"
+    folder.mkdir()
+    (folder / "old").touch()
+
+    def replace() -> None:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / "new").touch()
+
+    disk = _Replaced()
+    disk.replacing = replace
+    assert disk.names(str(folder)) == ["new"]

@@ -369,15 +369,19 @@ def test_a_throttled_client_is_told_so(
         {"bootstrap.servers": bootstrap, "client.id": client_id, "fetch.message.max.bytes": 50_000}
     )
     wanted = {TopicPartition(name, 0): OffsetSet.of((0, 100))}
+
+    def read_until_throttled() -> None:
+        # Brokers learn of a quota a moment after it is set.
+        for _ in range(100):
+            with RangeReader(
+                settings, group_id, Isolation.READ_COMMITTED, wanted, stall_timeout_s=3
+            ) as reader:
+                list(reader.batches())
+
     set_quota(bootstrap, client_id, "consumer_byte_rate", 1_000)
     try:
-        with (
-            RangeReader(
-                settings, group_id, Isolation.READ_COMMITTED, wanted, stall_timeout_s=3
-            ) as reader,
-            pytest.raises(ReadTimeoutError, match="it throttles this client for") as caught,
-        ):
-            list(reader.batches())
+        with pytest.raises(ReadTimeoutError, match="it throttles this client for") as caught:
+            read_until_throttled()
     finally:
         set_quota(bootstrap, client_id, "consumer_byte_rate", None)
     assert "consumer_byte_rate" in str(caught.value)

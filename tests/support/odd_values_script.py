@@ -57,8 +57,8 @@ _EACH = 2
 _WITHOUT = {"demo", "broker"}
 
 
-class _Late(BaseException):
-    """The value was accepted, and the call has more to do."""
+class _Late(KeyboardInterrupt):
+    """The value was accepted, and the call has more to do. Event loops let only an interrupt out of a signal handler."""
 
 
 class _Timer:
