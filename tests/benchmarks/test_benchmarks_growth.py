@@ -18,7 +18,7 @@ from benchmarks.usage import received_bytes
 from tests.support.bench_support import measured
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_curve_is_measured(tmp_path: Path) -> None:
     """At each of its sizes, with figures, and a row for each of them on the page."""
     asked = ["--only", GROWTH, "--scale", "smoke", "--repeats", "1"]

@@ -11,7 +11,7 @@ from benchmarks.offsets_show import OFFSETS_SHOW, Progress
 from benchmarks.results import read_results
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_kind_of_group_is_shown(tmp_path: Path) -> None:
     """All of its partitions."""
     asked = ["--only", OFFSETS_SHOW, "--scale", "smoke", "--repeats", "1"]

@@ -126,7 +126,7 @@ def test_late_records_are_shown() -> None:
     assert list(slack_section({})) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ordered_reads_are_measured(tmp_path: Path) -> None:
     """On a broker of its own, over sizes; the picture and both tables have the size of the logs' own comparisons too."""
     asked = ["--only", TAIL_GROWTH, "--only", "tail-reversed", "--scale", "smoke", "--repeats", "1"]

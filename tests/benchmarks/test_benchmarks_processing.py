@@ -106,7 +106,7 @@ def test_sleeps_of_different_length_are_taken_out() -> None:
     assert found.median == pytest.approx(1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_are_processed_beside_parallel_consumer(tmp_path: Path) -> None:
     """Every record once, in the order asked for; then a backlog through empty functions."""
     asked = ["--scale", "smoke", "--repeats", "1", "--work", str(tmp_path / "work")]

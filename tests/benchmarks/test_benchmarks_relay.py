@@ -46,7 +46,7 @@ def test_goals_count_records_requests_and_milliseconds() -> None:
     assert not found[2].is_met
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_is_measured_beside_a_share_group(tmp_path: Path) -> None:
     """Each record is delivered by both; the parts beyond the job are there."""
     asked = ["--scale", "smoke", "--repeats", "1", "--work", str(tmp_path / "work")]

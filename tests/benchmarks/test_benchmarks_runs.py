@@ -283,7 +283,7 @@ def test_contenders_must_deliver_the_same(tmp_path: Path) -> None:
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planning_is_measured_cold_and_warm(tmp_path: Path) -> None:
     """On a broker of its own, with old windows in the ledger; without Spark."""
     asked = ["--only", "planning", "--scale", "smoke", "--repeats", "1"]

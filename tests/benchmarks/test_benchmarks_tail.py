@@ -124,7 +124,7 @@ def test_a_peer_is_read_to_the_last_record_or_cut_off(
     assert ("fetch.queue.backoff.ms" in Stuck.config) is (settings is not PeerSettings.DEFAULT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_reads_are_measured(tmp_path: Path) -> None:
     """On a broker of its own: the client's records as they come, and Java's consumer."""
     asked = ["--only", "tail", "--scale", "smoke", "--repeats", "1"]

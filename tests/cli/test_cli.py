@@ -130,7 +130,7 @@ def test_run_tells_people_what_it_did(cluster: Cluster) -> None:
     assert "already published" in second.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_empty_window_is_published_and_a_covered_one_is_not(cluster: Cluster) -> None:
     """No record before the cutoff gives a file without rows; what others have taken gives no file."""
     empty = cluster.run(-60)
@@ -161,7 +161,7 @@ def test_an_out_of_order_record_that_comes_later_is_late(
     assert part["late_steps"] == [{"offset": 3, "since": None, "before": before}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_run_with_spark_writes_the_same_records(cluster: Cluster) -> None:
     """The default engine gives the same window, and its Java prints nothing on stdout."""
@@ -171,7 +171,7 @@ def test_run_with_spark_writes_the_same_records(cluster: Cluster) -> None:
     assert values(outcome.json["output"]) == FIRST_WINDOW
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_window_around_a_job_of_ones_own(cluster: Cluster) -> None:
     """Plan, look, commit; again is a no-op, and the committed window cannot be abandoned."""
     planned = cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -191,7 +191,7 @@ def test_a_window_around_a_job_of_ones_own(cluster: Cluster) -> None:
     assert (refused.code, refused.error["type"]) == (4, "WindowSupersededError")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_abandoned_windows_records_go_to_the_next(cluster: Cluster) -> None:
     """Abandoning gives the offsets free; what is open is stepped around."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -203,7 +203,7 @@ def test_an_abandoned_windows_records_go_to_the_next(cluster: Cluster) -> None:
     assert free.json["offsets"] == len(FIRST_WINDOW) + len(SECOND_WINDOW)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replay_reads_again_and_commits_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """The same records in another folder; the window and the group stay as they are."""
     first = cluster.run(60).json
@@ -219,7 +219,7 @@ def test_replay_reads_again_and_commits_nothing(cluster: Cluster, tmp_path: Path
     assert cluster.committed == {0: 3, 1: 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_windows_of_a_group_for_people(cluster: Cluster) -> None:
     """A table by cutoff, and all of one window."""
     cluster.run(60, "--window-id", "noon")

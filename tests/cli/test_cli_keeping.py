@@ -37,7 +37,7 @@ def facts(cluster: Cluster, window_id: str) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_progress_that_was_moved_back_is_adopted(cluster: Cluster) -> None:
     """A dry run only tells; then the windows behind are rewound, and the same command delivers them again."""
     cluster.run(60, "--window-id", "first")
@@ -75,7 +75,7 @@ def test_progress_that_was_moved_back_is_adopted(cluster: Cluster) -> None:
     assert cluster.windows("adopt").json["moved"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_that_was_made_anew_is_adopted(cluster: Cluster, topic: MakeTopic) -> None:
     """The group begins with the new one; open windows of the old one are given up, by name."""
     cluster.run(60)
@@ -108,7 +108,7 @@ def test_a_group_without_windows_has_nothing_to_adopt_or_prune(cluster: Cluster)
     assert cluster.windows("gaps").json["gaps"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_old_windows_are_pruned_to_stubs(cluster: Cluster) -> None:
     """A stub has the counts and no ranges, its id stays known as done, and progress does not move."""
     cluster.run(60, "--window-id", "old")
@@ -131,7 +131,7 @@ def test_old_windows_are_pruned_to_stubs(cluster: Cluster) -> None:
     assert values(cluster.run(90, "--window-id", "open").json["output"]) == SECOND_WINDOW
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_forgotten_windows_leave_nothing(cluster: Cluster) -> None:
     """--forget takes stubs as well; the group's progress still knows what was taken."""
     cluster.run(60, "--window-id", "old")
@@ -142,7 +142,7 @@ def test_forgotten_windows_leave_nothing(cluster: Cluster) -> None:
     assert cluster.run(60, "--window-id", "old").json["content"] == "covered"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_split_window_tells_which_parts_have_reported(cluster: Cluster) -> None:
     """List and show count them; a commit before the last one is an error worth a retry."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "split")
@@ -169,7 +169,7 @@ def test_a_split_window_tells_which_parts_have_reported(cluster: Cluster) -> Non
     assert cluster.windows("commit", "split").json["status"] == "committed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_open_window_tells_how_many_offsets_are_processed(cluster: Cluster) -> None:
     """Show counts them while the window is open, and says nothing where none were recorded."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -186,7 +186,7 @@ def test_an_open_window_tells_how_many_offsets_are_processed(cluster: Cluster) -
     assert cluster.windows("show", "noon").json["processed"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_age_of_a_claim_begins_anew_when_it_is_taken_up(cluster: Cluster) -> None:
     """A window that an attempt has just touched is not stale, however long ago it was planned."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")

@@ -109,7 +109,7 @@ def test_a_killed_spark_run_ends_well_when_it_is_run_again(
     _check(bootstrap, group_id, name, tmp_path / "out", "python", point)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_abandoning_a_killed_window_deletes_its_stage(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
@@ -130,7 +130,7 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_committing_a_killed_window_publishes_what_it_wrote(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
     assert [values(output / folder) for folder in visible(output)] == [FIRST_WINDOW]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_output_that_is_gone_is_written_again_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
@@ -171,7 +171,7 @@ def test_output_that_is_gone_is_written_again_once(
         assert committed(bootstrap, group_id, name) == {0: 3, 1: 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_window_committed_by_hand_is_delivered_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def test_a_long_table_shows_the_waiting_ones_first(cluster: Cluster, topic: Make
     assert len(cli(*words, "--json").json["partitions"]) == 252
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_groups_side_is_shown_below(cluster: Cluster) -> None:
     """Nothing of an unknown group; lag and open windows of one that has planned. Nothing is changed."""
     before = topics(cluster.bootstrap)

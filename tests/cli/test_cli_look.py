@@ -127,7 +127,7 @@ def test_lag_of_a_shared_group_counts_parallel_consumers_work(
     assert [(one["committed"], one["lag"]) for one in found["partitions"]] == [(3, 1), (2, 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_cluster_is_looked_at(cluster: Cluster) -> None:
     """The group that a run has made, how far it is behind, and nothing wrong."""
     assert cluster.run(60).code == 0

@@ -19,7 +19,7 @@ def delivered(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_window_is_drawn_from_the_ledger(delivered: Cluster, tmp_path: Path) -> None:
     """In each format, without its files; of a pruned window nothing is known that could be drawn."""
     delivered.output.rename(tmp_path / "aside")

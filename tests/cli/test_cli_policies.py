@@ -22,7 +22,7 @@ from tests.support.cli_support import (
 from tests.support.cli_support import cluster as cluster
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_covered_window_is_skipped_refused_or_replaced(cluster: Cluster) -> None:
     """--on-covered: nothing, an error that retrying cannot cure, or the window that holds the records."""
     first = cluster.run(60, "--window-id", "first").json
@@ -52,7 +52,7 @@ def test_a_window_committed_by_hand_is_read_in_place_of_a_covered_one(cluster: C
     assert values(cluster.output / folder) == FIRST_WINDOW
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_open_windows_are_stepped_around_refused_or_waited_for(cluster: Cluster) -> None:
     """--on-open-claim: what may come free is an error worth a retry, at once or after a wait."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -66,7 +66,7 @@ def test_open_windows_are_stepped_around_refused_or_waited_for(cluster: Cluster)
     assert around.json["stepped_around"] == ["noon"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_a_claim_older_than_its_age_is_taken_over(cluster: Cluster) -> None:
     """By default an hour-old claim is young; with --claim-age it is abandoned, and that is told."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -82,7 +82,7 @@ def test_only_a_claim_older_than_its_age_is_taken_over(cluster: Cluster) -> None
     assert cluster.windows("show", "noon").json["status"] == "abandoned"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_group_is_about_changes_only_when_that_is_said(
     cluster: Cluster, topic: MakeTopic
 ) -> None:

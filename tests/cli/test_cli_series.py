@@ -262,7 +262,7 @@ def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
     assert each(again, "ran") == [False] * 6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Backfill) -> None:
     """One Spark job for all windows; killed between commit and publish, the next attempt starts no Spark."""
@@ -293,7 +293,7 @@ def test_an_interval_takes_its_own_times(cluster: Cluster) -> None:
     assert cluster.run(90, "--since", at(60)).json["records"] == len(SECOND_WINDOW)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_series_of_intervals_leaves_the_rest_to_a_sweep(
     cluster: Cluster, intervals: Backfill
 ) -> None:

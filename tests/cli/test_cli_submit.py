@@ -94,7 +94,7 @@ def run(
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_windows_by_an_application(cluster: Cluster, tmp_path: Path) -> None:
     """Committed and published; its arguments come behind --, and stdout holds one object."""
@@ -148,7 +148,7 @@ def test_a_killed_run_ends_its_application_and_the_next_one_ends_well(
     assert values(following.json["output"]) == SECOND_WINDOW
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_on_a_terminal_the_job_s_tasks_are_shown_and_ctrl_c_ends_all(
     cluster: Cluster, tmp_path: Path

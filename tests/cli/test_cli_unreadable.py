@@ -12,7 +12,7 @@ from tests.support.cli_support import Outcome, cli
 from tests.support.windows_support import BASE_MS, at
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bomb_is_named_and_read_or_lost_as_its_error_says(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:

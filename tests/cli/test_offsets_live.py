@@ -42,7 +42,7 @@ def test_groups_of_every_kind_are_shown(cluster: Cluster) -> None:
     assert show(cluster, "-t", f"^{cluster.topic}") == show(cluster)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_windows_are_shown_while_they_are_open_and_when_they_are_committed(
     cluster: Cluster,
 ) -> None:

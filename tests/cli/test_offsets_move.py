@@ -262,7 +262,7 @@ def test_a_person_is_asked_on_a_terminal(cluster: Cluster) -> None:
     assert stored_offset(*where, 0) == (6, b"")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_of_a_real_broker_is_handed_over_and_back(cluster: Cluster) -> None:
     """Its metadata is exact to the byte."""
     assert cluster.windows("plan", *cluster.question(60), "--window-id", "w").code == 0

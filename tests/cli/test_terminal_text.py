@@ -143,7 +143,7 @@ def test_records_on_a_terminal(bootstrap: str, evil_orders: str, form: str, tmp_
             assert row[5] == EVIL
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_forged_records_of_the_ledger_on_a_terminal(
     bootstrap: str, begun: OrderedWindows, ledger: str
 ) -> None:

@@ -227,7 +227,7 @@ def test_a_function_with_spark_writes_the_window(
     assert not list(control_of(tmp_path / "out").glob("read*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_function_with_a_sink_of_its_own(make: Make, windows: OrderedWindows) -> None:
     """What it returns is kept with the window; no folder is needed."""
@@ -256,7 +256,7 @@ def test_a_function_that_writes_without_a_folder(
     check_nothing_was_committed(windows, orders)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_error_in_a_function_with_spark(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path
@@ -281,7 +281,7 @@ def test_an_error_in_a_function_with_spark(
     assert not list(stages_of(tmp_path / "out").glob("*/*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_kill_ends_what_spark_computes(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path

@@ -256,7 +256,7 @@ def test_the_trigger_never_holds_up_the_loop(
     assert asyncio.run(asyncio.wait_for(scene(), TIMEOUT_S)) == 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_trigger_outlives_a_restart_of_the_broker(
     group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -415,7 +415,7 @@ def test_a_scaffolded_file_loads(sandbox: DefsFolderSandbox) -> None:
     assert settings.output == "/tmp/lake/payments"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line_knows_it(tmp_path: Path) -> None:
     """One more component is scaffolded into the example project, and all of that is checked; no broker is there."""
     project = tmp_path / "project"

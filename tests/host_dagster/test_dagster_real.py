@@ -65,6 +65,7 @@ def backfills(house: House) -> dict[str, str]:
 # --- partitions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_all_definitions_are_loaded(house: House) -> None:
     """The scenarios and the example, also the asset whose broker is away."""
     found = house.dagster.locations()
@@ -81,6 +82,7 @@ def test_a_clusters_settings_are_shown_nowhere(house: House) -> None:
         assert "127.0.0.1" not in str(house.dagster.shown(location, resource))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asset", BACKFILLS)
 def test_a_backfill(house: House, backfills: dict[str, str], asset: str) -> None:
     """One run for all hours, one for each, or one for each piece: every record once, in its own partition."""
@@ -89,6 +91,7 @@ def test_a_backfill(house: House, backfills: dict[str, str], asset: str) -> None
     house.check_delivered(asset, [hour for run in BACKFILLS[asset] for hour in run])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("backfills")
 def test_what_is_missing_is_asked_for_at_once(house: House) -> None:
     """By the condition for it, Dagster's own automation makes one run of all partitions, and no other."""
@@ -164,6 +167,7 @@ def test_a_step_is_killed(house: House) -> None:
     assert after.plan.claim_id == before.plan.claim_id
 
 
+@pytest.mark.long
 def test_a_run_is_killed_and_its_step_lives_on(house: House) -> None:
     """The orphan goes on beside the rerun, which has not committed yet: it commits, overwrites, tells nothing."""
     run_id, pid, worker = _hold(house, "orphaned")
@@ -259,6 +263,7 @@ def test_a_step_and_then_its_run_are_tried_again(house: House) -> None:
 # --- waiting, and in vain --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sensor_asks_when_the_last_partition_is_live(house: House) -> None:
     """Not before; and for two hours that have come together it asks for one run."""
     asset, sensor = "live", "live_partitions_live"

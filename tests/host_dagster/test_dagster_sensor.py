@@ -342,7 +342,7 @@ def test_a_cursor_survives_its_json() -> None:
     assert "1970-01-01T00:00:03Z" in cursor.to_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broker_that_is_away_is_the_ticks_error(house: House, group_id: str) -> None:
     """And not a quiet skip."""
     away = KafkaResource(config={"bootstrap.servers": "127.0.0.1:9"})

@@ -399,7 +399,7 @@ def test_a_cluster_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Dagster's command line ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line_knows_them(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
     """They are scaffolded, and load with no variable set and no broker; a wrong field is named with its line."""
     told = run_dg(sandbox.project_root, tmp_path, "list", "components")

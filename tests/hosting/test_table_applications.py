@@ -68,6 +68,7 @@ def test_dagster(
     assert (orders_of(job), staged_in(table)) == (["write", "publish"], 0)
 
 
+@pytest.mark.long
 def test_the_command_line(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

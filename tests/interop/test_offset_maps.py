@@ -215,6 +215,7 @@ def test_the_library_begins_at_the_base_of_a_map_of_ours(
     assert sorted(processed[0]) == [*range(40, 100)]
 
 
+@pytest.mark.long
 def test_the_largest_map_is_read_and_written_by_both(
     bootstrap: str, group_id: str, consume: Consume, topic: MakeTopic, produce: Produce
 ) -> None:

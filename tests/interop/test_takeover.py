@@ -45,7 +45,7 @@ def test_a_window_begins_where_the_library_stopped(
     assert not turns.rest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_library_begins_where_windows_stopped_and_hands_back(turns: Turns) -> None:
     """Windows by time leave holes; handed over, it processes exactly those, and returns the group half-way."""
     turns.write(800)
@@ -63,7 +63,7 @@ def test_the_library_begins_where_windows_stopped_and_hands_back(turns: Turns) -
     assert not turns.rest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_run_in_turn_while_both_formats_are_written(turns: Turns) -> None:
     """Windows adopt what the library has done since, and the library what windows have, without a step between."""
     turns.write(800)

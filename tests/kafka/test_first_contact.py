@@ -103,7 +103,7 @@ def _answering(answer: tuple[int, bytes]) -> Iterator[str]:
 # --- nothing listens ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_call_fails_within_ten_seconds_where_every_address_refuses() -> None:
     """By default, and as retriable; the error has each address with its reason."""
     error, took_s = _failure(_NOWHERE)
@@ -164,7 +164,7 @@ def test_one_address_that_does_not_refuse_is_enough_to_wait() -> None:
     assert time.monotonic() - began >= 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_a_broker_that_restarts_is_waited_for() -> None:
     """It has answered this process before: that all of its addresses refuse passes."""

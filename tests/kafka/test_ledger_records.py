@@ -153,7 +153,7 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(
 # --- transactions of others -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_foreign_transaction_left_open_is_waited_for_and_then_named(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:

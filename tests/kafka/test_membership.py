@@ -337,7 +337,7 @@ def test_a_member_without_partitions_leaves_at_once(
         until_shared(owner, partitions=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_member_without_partitions_leaves_after_the_rebalance_that_is_under_way(
     settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:

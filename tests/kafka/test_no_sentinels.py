@@ -143,7 +143,7 @@ def test_no_record_is_no_answer_to_where_a_log_begins_or_ends(
         assert ask(lookup, every) == truth
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [EARLIEST, LATEST, BY_TIME])
 def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group_id: str, kind: str) -> None:
     """With answers that are none for a while the window holds every record; for ever, nothing is planned."""
@@ -164,7 +164,7 @@ def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group_id: str,
         assert sum(one.count for one in rest.taken.values()) == RECORDS - 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_end_below_the_start_is_no_empty_log(bootstrap: str, orders: str, group_id: str) -> None:
     """Two answers about different states of a log: both are asked again."""
     delete_before(bootstrap, orders, 4, partition=1)
@@ -189,7 +189,7 @@ def test_the_index_points_into_the_log(bootstrap: str, orders: str) -> None:
         assert first_at_or_after(lookup, {tp: 4}, [time_ms])[time_ms][tp].offset == 7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_adopting_does_not_take_silence_for_a_log_that_was_cut(
     bootstrap: str, orders: str, group_id: str
 ) -> None:
@@ -271,7 +271,7 @@ def test_a_group_has_committed_nothing_only_where_the_broker_says_so(
         read_committed_offsets(settings, group_id, [tp], timeout_s=1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_ledger_that_ends_before_what_was_read_is_asked_again(
     bootstrap: str, orders: str, group_id: str
 ) -> None:

@@ -53,7 +53,7 @@ def returned(path: Path) -> list[tuple[int, int, float, bool]]:
     return [(int(p), int(offset), float(at), late == "True") for p, offset, at, late in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_members_lose_nothing(broker: BrokerWorld, tmp_path: Path) -> None:
     """Killed anywhere, with records held in memory and on disk: the next one goes on at or before where it was."""
     broker.create("orders", partitions=2)

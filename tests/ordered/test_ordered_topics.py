@@ -367,7 +367,7 @@ def test_a_group_commits_without_topics_that_were_deleted(world: World) -> None:
     assert committed[0] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_learns_of_new_partitions_within_seconds(broker: BrokerWorld) -> None:
     """Those were not there when it began, so they are read from their first record."""
     broker.create("orders")

@@ -353,7 +353,7 @@ def test_a_forked_process_does_not_use_it(
         assert all_rows(reader) == wanted(orders)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_left_of_many_readers(broker: BrokerWorld) -> None:
     """No threads and no file descriptors after 200 of them, bounded and following, read or not."""
     broker.create("orders", partitions=3)
@@ -394,7 +394,7 @@ with OrderedReader(
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_away", [False, True], ids=["there", "away"])
 @pytest.mark.parametrize("in_group", [False, True], ids=["alone", "in a group"])
 def test_ctrl_c_ends_it_soon(is_away: bool, in_group: bool) -> None:

@@ -132,7 +132,7 @@ def _scrap(client: Any) -> list[str]:
     return [path for path in client.tree if is_scrap(path) or "/.turns/" in path]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -167,7 +167,7 @@ def bad_way() -> Iterator[tuple[FaultyStore, dict[str, str]]]:
         yield found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["refused", "answer lost", "answer cut"])
 def test_every_operation_rides_out_a_store_s_fault(
     bad_way: tuple[FaultyStore, dict[str, str]], fault: str, monkeypatch: pytest.MonkeyPatch
@@ -196,7 +196,7 @@ def test_every_operation_rides_out_a_store_s_fault(
     assert staged_names(root, options) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_outage_is_ridden_out(bad_way: tuple[FaultyStore, dict[str, str]]) -> None:
     """Of some seconds, longer than the library alone repeats a request."""
     proxy, options = bad_way

@@ -93,7 +93,7 @@ def test_killed_processes_lose_nothing_and_repeat_nothing_committed(
     assert done == everything
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_function_slower_than_the_group_allows_keeps_its_partitions(
     broker: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_member_that_was_thrown_out_goes_on_from_the_last_commit() -> None:
         assert twice(worker) == {(0, 2)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_brokers_that_are_away_and_come_back() -> None:
     """Held records are processed meanwhile; commits are made later, and nothing is processed twice by this member."""
     with EmbeddedKafka() as kafka, BrokerWorld(kafka.bootstrap) as world:
@@ -153,7 +153,7 @@ def test_brokers_that_are_away_and_come_back() -> None:
         assert committed_places(world) == set(places(range(200), range(205)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frozen_coordinator_delays_commits_and_no_work() -> None:
     """Its answers come when it wakes up."""
     with EmbeddedKafka() as kafka, BrokerWorld(kafka.bootstrap) as world:
@@ -170,7 +170,7 @@ def test_a_frozen_coordinator_delays_commits_and_no_work() -> None:
         assert not twice(worker)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_readers_stop_while_a_broker_is_silent() -> None:
     """Within 5 s, though commits are due that cannot be made."""
     with EmbeddedKafka() as kafka, BrokerWorld(kafka.bootstrap) as world:
@@ -204,7 +204,7 @@ def test_readers_stop_while_a_broker_is_silent() -> None:
     assert max(took_s) < 9, took_s
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_is_taken_over_from_the_library_and_handed_back(
     broker: BrokerWorld, consume: Consume, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -440,7 +440,7 @@ def test_however_attempts_fail_each_record_succeeds_once(
 # --- killed ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_is_killed_repeats_at_most_one_interval(broker: Any, tmp_path: Path) -> None:
     """After ``kill -9``, the next attempt calls the function for what was not kept, and only for that."""
     filled(broker, 500, 3)

@@ -105,6 +105,7 @@ def charge(job: Job, seen: list[int]) -> Callable[[Record], NewRecord]:
     return function
 
 
+@pytest.mark.long
 def test_a_member_that_writes_needs_its_documented_rights(job: Job) -> None:
     """Each missing one ends it with an error that names the right; with all of them every record is done."""
     rights = job.rights_to_produce()

@@ -53,6 +53,7 @@ def rows(page: Any) -> list[list[str]]:
     return [one.locator("td").all_inner_texts() for one in page.locator("#rows tr").all()]
 
 
+@pytest.mark.long
 def test_page_follows_the_server(page: Any) -> None:
     """It shows every partition, and later what has become of it, or that the server is gone."""
     with serving(Listening(port=0), FakeService(("orders", "payments"))) as running:

@@ -59,7 +59,7 @@ def await_ready(port: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_server_is_killed_and_started_again(broker: BrokerWorld, tmp_path: Path) -> None:
     """Leases hold until their end, what is acknowledged stays so, and under its name it waits for no session to end."""
     broker.create("orders", 2)

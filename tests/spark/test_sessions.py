@@ -61,6 +61,7 @@ def test_a_session_of_another_thread_is_used_and_left_alone(spark: SparkSession)
         spark.conf.unset("spark.sql.shuffle.partitions")
 
 
+@pytest.mark.long
 def test_times_are_read_as_they_are_in_any_session(
     spark: SparkSession, windows: OrderedWindows, orders: str
 ) -> None:

@@ -116,7 +116,7 @@ def test_both_engines_give_exactly_the_plan(
     assert {row.window_id for row in frame.select("window_id").collect()} == {case.plan.window_id}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_order_is_kept_over_many_tasks(
     bootstrap: str, case: Case, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +214,7 @@ def test_two_windows_are_read_side_by_side(
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_that_is_gone_is_a_named_error(
     bootstrap: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ def plan_list(log: Log, drawn: tuple[int, int]) -> list[Case]:
     return cases
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(drawn=PLAN_LISTS, ordered=st.booleans())
 @settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_reading_together_is_reading_one_by_one(

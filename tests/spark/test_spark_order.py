@@ -245,7 +245,7 @@ def dealing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(order, "_repartition_by_id", order._repartition_by_hash)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("dealing")
 def test_windows_are_in_order_over_several_tasks(
     bootstrap: str, cases: list[Case], spark: SparkSession

@@ -116,6 +116,7 @@ def test_a_column_of_the_same_name_is_refused(
     assert spark.read.parquet(str(root)).columns == ["n", "Hour", "date", "window_id"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2 * TIMEOUT_S)
 def test_a_submitted_job_writes_below_them(plans: list[WindowPlan], tmp_path: Path) -> None:
     """The application is not changed; a bad value starts nothing."""

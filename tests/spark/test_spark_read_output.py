@@ -149,7 +149,7 @@ def _numbers(sizes: Sequence[int]) -> list[pa.Table]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sparks_own_reader_loses_the_order(spark: SparkSession, tmp_path: Path) -> None:
     """It takes larger files first; the helper gives rows as they lie, by every way that keeps an order."""
     sizes = [n % 17 * 40 for n in range(200)]

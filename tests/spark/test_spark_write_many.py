@@ -104,7 +104,7 @@ def test_each_window_gets_its_own_output(
     assert table.columns[-1] == "window_id"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_writing_together_is_writing_one_by_one(
     bootstrap: str, cases: list[Case], spark: SparkSession, tmp_path: Path
 ) -> None:

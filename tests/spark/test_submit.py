@@ -141,7 +141,7 @@ def test_an_application_delivers_a_window(
     assert logs(output) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_several_windows_in_one_pass_and_a_sink_of_one_s_own(
     windows: OrderedWindows, orders: str, tmp_path: Path
@@ -182,7 +182,7 @@ def test_several_windows_in_one_pass_and_a_sink_of_one_s_own(
     assert all(one.is_published() for one in outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_error_of_this_package_comes_out_by_its_name(
     bootstrap: str, windows: OrderedWindows, orders: str, tmp_path: Path
@@ -278,7 +278,7 @@ def test_what_a_failed_application_is_told_as(
     assert windows.show("w").status is WindowStatus.PLANNED
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_settings_in_a_conf_are_masked_by_spark(
     windows: OrderedWindows, orders: str, tmp_path: Path

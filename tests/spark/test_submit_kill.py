@@ -125,7 +125,7 @@ def check_still_planned(windows: OrderedWindows) -> None:
     assert windows.show("w").status is WindowStatus.PLANNED
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_kill_9_of_spark_submit(running: Run, windows: OrderedWindows) -> None:
     """Its Python driver, which would go on, ends with it; the result that it had written is not taken."""
@@ -149,7 +149,7 @@ def test_kill_9_of_the_submitter(running: Run, windows: OrderedWindows) -> None:
     check_still_planned(windows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_kill_9_of_the_guard(running: Run, windows: OrderedWindows) -> None:
     """The kernel ends spark-submit and the driver; the submitter sees to the rest, and says what happened."""
@@ -161,7 +161,7 @@ def test_kill_9_of_the_guard(running: Run, windows: OrderedWindows) -> None:
     check_still_planned(windows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_kill_9_of_submitter_and_guard_at_once(running: Run, windows: OrderedWindows) -> None:
     """Nobody is left to end the rest, and it ends all the same. The next run removes the folder."""
@@ -180,7 +180,7 @@ def test_kill_9_of_submitter_and_guard_at_once(running: Run, windows: OrderedWin
     assert runs(running.output) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("raises", ["", "1"])
 def test_sigterm_of_the_submitter(
@@ -367,7 +367,7 @@ def test_two_runs_at_once_do_not_meet(windows: OrderedWindows, orders: str, tmp_
     assert StagedOutput.of(plan, tmp_path / "out").exists() is False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_log_is_bounded_and_whole_lines_are_handed_on(
     windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ def job(tmp_path: Path) -> Path:
     return application(tmp_path, "")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "dies", "then"),
     [
@@ -162,7 +162,7 @@ def test_windows_of_one_pass_share_each_run(
     assert staged_in(table) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_attempt_that_was_taken_over_shows_nothing(
     bootstrap: str, group_id: str, orders: str, job: Path, table: Path
 ) -> None:
@@ -186,7 +186,7 @@ def test_an_attempt_that_was_taken_over_shows_nothing(
     assert staged_in(table) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_that_are_gone_from_the_stage_are_written_again(
     bootstrap: str, group_id: str, orders: str, job: Path, table: Path
 ) -> None:
@@ -221,7 +221,7 @@ def test_no_table_is_touched_but_the_one_that_is_named(
     assert rows_of(named) == ([] if is_done else [("a", FIRST), ("b", SECOND)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["planned", "written"])
 def test_rows_of_another_group_are_not_replaced(
     bootstrap: str, group_id: str, orders: str, job: Path, table: Path, point: str

@@ -79,7 +79,7 @@ def test_other_failures_are_the_jobs_own(said: str) -> None:
     assert named_error(RuntimeError(said)) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["missing", "bare"])

@@ -89,6 +89,7 @@ def lost_before(
     assert done, f"a plan that does not ask for {question} proves nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", ["log_starts", "end_offsets"])
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_plan_is_never_short_of_a_lost_leader_s_records(
@@ -107,6 +108,7 @@ def test_a_plan_is_never_short_of_a_lost_leader_s_records(
         assert retried(lambda: windows.plan(everything(topic), "first")).taken == plan.taken
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [pytest.param("kill", marks=pytest.mark.long), "pause"])
 def test_nothing_is_adopted_because_a_broker_is_lost(
     brokers: ThreeBrokers, fault: str, tmp_path: Path
@@ -151,6 +153,7 @@ def _said_by_worker(words: list[str]) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_client_goes_on_when_the_broker_it_asks_is_lost(
     brokers: ThreeBrokers, fault: str

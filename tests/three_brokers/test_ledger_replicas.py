@@ -153,7 +153,7 @@ def test_one_broker_gets_one_replica_without_a_word(
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_ledger_made_while_a_broker_is_down_has_three_replicas(
     brokers: ThreeBrokers, name: str, fault: str, caplog: pytest.LogCaptureFixture
@@ -192,7 +192,7 @@ def test_a_ledger_that_may_lose_progress_is_told_once_a_process(
     assert "kafka-configs" in warnings[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_ledger_is_made_while_the_third_broker_has_never_been_there(name: str) -> None:
     """The cluster keeps three replicas of its own state, so one to come is waited for: a retriable error."""

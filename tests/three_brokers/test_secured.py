@@ -180,6 +180,7 @@ def test_exactly_the_documented_rights_are_enough_and_each_is_needed(
         assert windows.commit(plan).status.is_done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_the_group", [False, True])
 def test_asking_for_rights_does_not_disturb_a_change_that_is_under_way(
     team: Callable[[str], Team], tmp_path: Path, capfd: Captured, of_the_group: bool

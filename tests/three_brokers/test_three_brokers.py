@@ -65,6 +65,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_the_cluster_ends_with_a_parent_that_was_killed() -> None:
     """After kill -9 of the process that started it, its brokers and their data go."""
     with (

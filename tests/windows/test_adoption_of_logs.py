@@ -183,7 +183,7 @@ def test_a_topic_that_is_gone_is_left_alone(
     assert [one.tp.topic for one in windows.adopt().moved] == [other]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_log_that_was_cut_behind_progress() -> None:
     """A broker that comes back without its records: none of what is there now was ever delivered."""
     with EmbeddedKafka() as broker:

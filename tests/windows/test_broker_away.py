@@ -65,7 +65,7 @@ def window(second: int) -> Window:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["killed", pytest.param("hung", marks=pytest.mark.long)])
 def test_a_broker_that_is_away_is_a_named_error_at_every_step(
     broker: EmbeddedKafka, fault: str

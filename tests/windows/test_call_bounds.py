@@ -107,7 +107,7 @@ def test_a_call_ends_within_its_one_bound(silent: str, some_plan: WindowPlan, ca
         assert caught.value.retriable
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_fails_meanwhile_is_tried_again_while_there_is_time(
     bootstrap: str, orders: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def test_a_random_history_keeps_every_promise(bootstrap: str, seed: int) -> None
     check_history(bootstrap, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_more_random_histories_keep_every_promise(bootstrap: str, seed: int) -> None:
     """The same, for longer."""
@@ -133,7 +133,7 @@ def storm(bootstrap: str, topic: MakeTopic, group_id: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("in_intervals", "out_of_orderness_ms", "kills"),

@@ -101,7 +101,7 @@ step = st.one_of(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(
     # Each is a second or two of a real broker, so a failure is shown as it was found.
     max_examples=examples(6),
@@ -293,7 +293,7 @@ COMPACTED: Mapping[str, tuple[Sequence[tuple[str, int]], str]] = {
 ABORTED_TAIL = len(COMPACTED) - 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compaction_before_and_after_the_plan_at_each_edge(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, group_id: str
 ) -> None:
@@ -429,7 +429,7 @@ def test_a_partition_emptied_by_retention_starts_at_its_end(
     assert windows.plan(before(name, 14), "third").lost == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_partitions_most_of_them_empty(
     topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:

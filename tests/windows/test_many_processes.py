@@ -172,7 +172,7 @@ def _second(topic: str, number: int) -> Window:
     return Window(topic, at(number + 1), since=at(number), starting_offsets=Earliest())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "seconds", "pause_s"),
     [

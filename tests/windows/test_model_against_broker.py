@@ -43,7 +43,7 @@ def test_a_random_walk_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, s
 
 
 # Long enough for a failure to be made small.
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_windows_in_memory_are_what_brute_force_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens in whatever order: each record once, in the right window, and exact progress."""

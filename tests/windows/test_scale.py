@@ -405,7 +405,7 @@ def test_a_change_larger_than_the_clients_queue_is_written(
     assert [one.base for _, one in state] == [40]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_partitions_are_one_window(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
