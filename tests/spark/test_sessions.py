@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -101,6 +101,25 @@ def test_files_hold_what_the_job_made(spark: SparkSession, tmp_path: Path) -> No
     ]
     assert str(table.schema.field("time").type) == "timestamp[us, tz=UTC]"
     assert {key: odd.conf.get(key) for key in conf} == conf
+
+
+def test_a_session_that_was_built_again_with_core_settings_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As a notebook cell does that is run twice: the builder gives them to the session, whose `conf.set` refuses them."""
+    conf = {"spark.driver.memory": "512m", "spark.executor.cores": "1"}
+    try:
+        with job_session("task", conf, lambda: False) as found:
+            assert found is spark
+            assert {key: spark.conf.get(key) for key in conf} == conf
+            output = write_window(found.range(3).toDF("n"), tmp_path / "out", plan_of([]))
+            assert output.facts["records"] == 3
+    finally:
+        java: Any = spark
+        for key in conf:
+            java._jsparkSession.sessionState().conf().unsetConf(key)
+    output = write_window(spark.range(2).toDF("n"), tmp_path / "next", plan_of([]))
+    assert output.facts["records"] == 2
 
 
 _DEAD = """

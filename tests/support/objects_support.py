@@ -25,6 +25,8 @@ from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 _numbers = itertools.count()
 _hooks = threading.local()
+#: The servers of S3 that run in this process.
+_servers: list[str] = []
 
 #: What changes the store; the others look.
 _CHANGES = ("put", "put_if", "copy", "delete")
@@ -262,9 +264,10 @@ def s3_server() -> Iterator[dict[str, str]]:
 
     S3Response.put_object = put_alone  # type: ignore[method-assign]
     server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    _servers.append(endpoint)
     try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
         urllib.request.urlopen(
             urllib.request.Request(f"{endpoint}/bucket", method="PUT"), timeout=10
         ).close()
@@ -275,6 +278,10 @@ def s3_server() -> Iterator[dict[str, str]]:
             "aws_endpoint": endpoint,
         }
     finally:
+        _servers.remove(endpoint)
+        if not _servers:
+            # All servers of a process have the same buckets, and the next test begins with empty ones.
+            urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"", timeout=10).close()
         server.stop()
         S3Response.put_object = put  # type: ignore[method-assign]
 

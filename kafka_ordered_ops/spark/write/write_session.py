@@ -179,17 +179,18 @@ def _take_over(own: Any, like: Any) -> None:
     there = like.conf.getAll
     for key in there:
         if key not in known and key not in _SETTINGS:
-            like.conf.unset(key)
+            like._jsparkSession.sessionState().conf().unsetConf(key)
     wanted = {**known, **_SETTINGS}
     # Each setting that is asked for by its name is a call of Java.
     _copy(own, like, {key: value for key, value in wanted.items() if there.get(key) != value})
 
 
 def _copy(own: Any, like: Any, settings: Mapping[str, str]) -> None:
+    # A builder that finds a running session also gives it settings that `conf.set` refuses, such as spark.driver.memory.
+    conf = like._jsparkSession.sessionState().conf()
     for key, value in settings.items():
-        # What differs was set on the running session, so it can be set here.
         if like.conf.get(key, None) != value:
-            like.conf.set(key, value)
+            conf.setConfString(key, value)
     if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
         like.catalog.setCurrentCatalog(current)
     # It is quoted where it needs to be, may have several parts, and is empty where the catalogue has no default one.
