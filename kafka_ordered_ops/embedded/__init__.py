@@ -22,6 +22,7 @@ from kafka_ordered_ops.embedded.java import Java as Java
 from kafka_ordered_ops.embedded.java import find_java as find_java
 from kafka_ordered_ops.embedded.java import java_home_for_spark as java_home_for_spark
 from kafka_ordered_ops.embedded.node import free_port as free_port
+from kafka_ordered_ops.embedded.node import free_ports as free_ports
 
 # The others are for this package's own command line, tests and benchmarks.
 __all__ = ["EmbeddedKafka"]

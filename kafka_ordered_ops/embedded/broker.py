@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from kafka_ordered_ops.embedded import jars
 from kafka_ordered_ops.embedded.errors import BrokerStartError, EmbeddedKafkaError
-from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, NODE_ID, Guard, free_port, launch
+from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, NODE_ID, Guard, free_ports, launch
 
 #: Two programs may draw the same free port at the same moment; that they do so again is another matter.
 _START_TRIES = 3
@@ -118,8 +118,9 @@ class EmbeddedKafka:
             )
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-ordered-ops-"))
         try:
+            others = {one.port for one in self._listeners}
             for left in reversed(range(_START_TRIES)):
-                self._port, self._controller_port = free_port(), free_port()
+                self._port, self._controller_port = free_ports(2, but=others)
                 try:
                     self._launch()
                     return

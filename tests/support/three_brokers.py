@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, Guard, free_port, kafka_uuid, launch
+from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, Guard, free_ports, kafka_uuid, launch
 from tests.support.certificates import write_certificates
 from tests.support.guarded import AUTHORIZER, grant
 
@@ -80,10 +80,7 @@ class ThreeBrokers:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-ordered-ops-three-"))
         self._cluster_id = kafka_uuid()
-        ports: set[int] = set()
-        while len(ports) < 3 * len(NODES):
-            ports.add(free_port())
-        left = iter(ports)
+        left = iter(free_ports(3 * len(NODES)))
         self._ports, self._controller_ports, self._guarded_ports = (
             {node: next(left) for node in NODES} for _ in range(3)
         )
