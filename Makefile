@@ -18,7 +18,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
 # Two tests at a time, or up to four: each worker has a broker of its own, and those of one file stay together.
-TWO_AT_A_TIME := --numprocesses auto --maxprocesses 4 --dist loadfile
+# A worker that dies ends the run: its successor would wait for tests without end.
+TWO_AT_A_TIME := --numprocesses auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
 PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
@@ -28,7 +29,11 @@ ON_SPARK41 := spark41 and not long
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
-.PHONY: help setup check format test test-ci test-all test-spark41 test-spark test-airflow31 nightly bench demo docs lock jars clean
+# The reader in Rust, a separate distribution, where tests find it and nothing else does.
+NATIVE := build/native
+CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
+
+.PHONY: help setup check format test test-ci test-all test-spark41 test-spark test-airflow31 native nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,7 +70,7 @@ $(SPARK_CLASSES): $(STAMP)
 	$(BIN)/python -m tests.support.spark_classes
 
 test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
-	$(PYTEST) -m "not slow and not long and not spark41 and not airflow and not dagster_real"
+	$(PYTEST) -m "not slow and not long and not spark41 and not airflow and not dagster_real and not native"
 
 test-ci: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
 	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
@@ -92,9 +97,26 @@ test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
 	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
 
+# The locked crates without the address of their index, which cargo knows: it makes a lock first, for that line alone.
+native/Cargo.lock: native/crates.lock native/Cargo.toml
+	@rm -f $@
+	cd native && cargo generate-lockfile --quiet
+	source="$$(grep -m1 '^source = ' $@)"; awk -v source="$$source" '/^checksum = / { print source } { print }' native/crates.lock > $@
+
+native: $(STAMP) native/Cargo.lock ## Build the native reader, and test it; needs cargo
+	cd native && $(CARGO) fmt --check
+	cd native && $(CARGO) clippy --quiet --release --locked --all-targets --features python -- -D warnings
+	cd native && $(CARGO) test --quiet --release --locked
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements/native.txt
+	rm -rf $(NATIVE)/wheels $(NATIVE)/site
+	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --release --locked --out $(CURDIR)/$(NATIVE)/wheels
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
+	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
+
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
+	HYPOTHESIS_PROFILE=nightly DAMAGED_RESPONSES=10000000 $(MAKE) native
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not long and not airflow"
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
+	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
 # On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.
@@ -120,12 +142,13 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links requirements/bench.in -o requirements/bench.txt
+	for name in bench native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
+	cd native && cargo update --quiet && grep -v '^source = ' Cargo.lock > crates.lock
 
 jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes
 	$(BIN)/python -m kafka_ordered_ops.embedded.relock
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) $(SPARK41) $(AIRFLOW31) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SPARK41) $(AIRFLOW31) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis native/Cargo.lock
 	find kafka_ordered_ops tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ from kafka_ordered_ops.embedded import find_java
 from kafka_ordered_ops.embedded.jars import KAFKA_VERSION, class_path, listed_jars
 
 #: Kafka's tools are no dependency of the broker; all that they need is.
-_TOOLS: Final = Path(__file__).with_name("kafka_tools.sha256")
+TOOLS: Final = Path(__file__).with_name("kafka_tools.sha256")
 
 #: The heap is that of Kafka's own script. The tool writes numbers as its country does.
 _JVM: Final = ("-Xmx512m", "-Duser.language=en", "-Duser.country=US")
@@ -39,7 +39,7 @@ class JvmRead:
 
     def start(self, place: Place) -> Work:
         """Finds Java and the jars."""
-        jars = [*class_path(), *listed_jars(_TOOLS, f"kafka-tools-{KAFKA_VERSION}")]
+        jars = [*class_path(), *listed_jars(TOOLS, f"kafka-tools-{KAFKA_VERSION}")]
         java = [str(find_java().executable), *_JVM, "-cp", os.pathsep.join(map(str, jars))]
 
         def run(_: int) -> Outcome:

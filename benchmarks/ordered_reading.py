@@ -15,6 +15,7 @@ from benchmarks.order_breaks import OrderBreaks
 from benchmarks.usage import peak_memory_bytes
 from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import OrderedReader
+from kafka_ordered_ops.ordered.options import Ordering, ReadLimits
 
 
 class Way(StrEnum):
@@ -69,9 +70,11 @@ class OrderedRead:
         return OrderedReader(
             place.bootstrap,
             self.topic,
-            order="partition" if self.way is Way.PARTITION else "timestamp",
-            max_out_of_orderness=_MAX_OUT_OF_ORDERNESS.get(self.way),
-            temporary_folder=place.folder,
+            order=Ordering(
+                "partition" if self.way is Way.PARTITION else "timestamp",
+                max_out_of_orderness=_MAX_OUT_OF_ORDERNESS.get(self.way),
+            ),
+            limits=ReadLimits(temporary_folder=place.folder),
         )
 
 

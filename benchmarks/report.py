@@ -24,6 +24,7 @@ from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
 from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.plots import draw_bars, draw_lines
 from benchmarks.processing_report import PROCESSING_SECTIONS
+from benchmarks.readers import READERS, Task, name_of
 from benchmarks.relay_report import RELAY_SECTIONS
 from benchmarks.results import Kept, RunFacts, read_results
 from benchmarks.statistics import Results, results_of
@@ -35,9 +36,11 @@ from benchmarks.tables import (
     picture,
     planning_table,
     publishing_table,
+    readers_table,
     reading_table,
 )
 from benchmarks.tail_report import TAIL_SECTIONS, slack_section
+from kafka_ordered_ops.kafka.settings import ReaderKind
 
 PAGE_NAME: Final = "results.md"
 
@@ -62,6 +65,7 @@ def write_report(folder: Path) -> None:
         "hourly": _hourly,
         WINDOW_GROWTH: _window_growth,
         "reading": _reading,
+        READERS: _readers,
         "publishing": _publishing,
         "tables": _tables,
         GROWTH: _growth,
@@ -129,6 +133,16 @@ def _offsets_show(_folder: Path, results: _Results) -> Iterator[str]:
     yield "## `offsets show` over partitions"
     yield "Seconds of the whole command, from the start of its process:"
     yield growth_table(results[OFFSETS_SHOW], "partitions")
+
+
+def _readers(_folder: Path, results: _Results) -> Iterator[str]:
+    mine = results[READERS]
+    yield f"## The native reader and librdkafka: {mine[0].size:,} records"
+    yield "Of windows, the job alone: reading, and writing Parquet. Peak memory is that of the process that reads."
+    yield readers_table(
+        mine,
+        {name_of(task, ReaderKind.NATIVE): name_of(task, ReaderKind.LIBRDKAFKA) for task in Task},
+    )
 
 
 def _hourly(folder: Path, results: _Results) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from benchmarks.statistics import Results, Spread, exponent, ratio
@@ -167,6 +167,26 @@ def reading_table(results: Sequence[Results]) -> str:
             ]
         )
     return table(["", "CPU ns a record", "this step", "seconds"], rows)
+
+
+def readers_table(results: Sequence[Results], bases: Mapping[str, str]) -> str:
+    """What each task took, held against the contender that `bases` names for it."""
+    by_name = {result.contender: result for result in results}
+    rows = []
+    for result in results:
+        base = by_name.get(bases.get(result.contender, ""))
+        rows.append(
+            [
+                result.contender,
+                spread_text(result.seconds),
+                "" if base is None else spread_text(ratio(result, base)),
+                spread_text(result.cpu_s, digits=1),
+                memory_text(result.memory_bytes),
+                str(len(result.rounds)),
+            ]
+        )
+    header = ["", "seconds", "times librdkafka", "CPU seconds", "peak MiB", "rounds"]
+    return table(header, rows)
 
 
 def publishing_table(results: Sequence[Results]) -> str:

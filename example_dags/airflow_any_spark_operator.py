@@ -21,6 +21,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -49,10 +50,9 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id=GROUP,
         mode="catch_up",
-        starting_offsets="earliest",
     )
     job = SparkSubmitOperator(
         task_id="job",

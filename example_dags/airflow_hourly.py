@@ -11,6 +11,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Application, Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 
 HERE = Path(__file__).parent
@@ -25,11 +26,12 @@ with DAG(
 ):
     OrderedWindowOperator(
         task_id="orders",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id="orders-with-spark",
         mode="catch_up",
-        starting_offsets="earliest",
-        application=str(HERE / "jobs" / "orders.py"),
-        submit={"master": os.environ.get("SPARK_MASTER", "local[2]")},
+        job=Application(
+            str(HERE / "jobs" / "orders.py"),
+            submit={"master": os.environ.get("SPARK_MASTER", "local[2]")},
+        ),
         output=os.environ.get("ORDERS_OUTPUT", "/data") + "/with_spark",
     )

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 
 try:
@@ -29,9 +30,8 @@ with DAG(
 ):
     OrderedWindowOperator(
         task_id="orders",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id="orders-by-hour",
         mode="interval",
-        starting_offsets="earliest",
         output=os.environ.get("ORDERS_OUTPUT", "/data") + "/by-hour",
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import (
     CommitWindowOperator,
     PlanWindowOperator,
@@ -28,10 +29,9 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id="orders-in-parts",
         mode="catch_up",
-        starting_offsets="earliest",
         parts=4,
     )
     part = WindowPartOperator.partial(task_id="part", output=OUTPUT).expand(window=plan.output)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Process, Window
 from kafka_ordered_ops.airflow import ProcessWindowOperator
 
 if TYPE_CHECKING:
@@ -35,11 +36,8 @@ with DAG(
 ):
     ProcessWindowOperator(
         task_id="charge",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id="orders-one-by-one",
         mode="catch_up",
-        starting_offsets="earliest",
-        python_callable=charge,
-        max_concurrency=64,
-        timeout_s=30,
+        job=Process(charge, max_concurrency=64, timeout_s=30),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import CommitWindowOperator, KafkaWindowsHook, PlanWindowOperator
 
 GROUP = "orders-by-relay"
@@ -27,10 +28,9 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
         group_id=GROUP,
         mode="catch_up",
-        starting_offsets="earliest",
     )
 
     @task

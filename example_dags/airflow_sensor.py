@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator, PartitionsLiveSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
-    from kafka_ordered_ops import WindowPlan
+    from kafka_ordered_ops import OpenWindow
 
 TOPIC = os.environ.get("ORDERS_TOPIC", "orders")
 GROUP = "orders-live"
 
 
-def count_by_partition(batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> dict[str, int]:
+def count_by_partition(window: OpenWindow) -> dict[str, int]:
     """Takes the records in order, without Spark."""
     counts: dict[str, int] = {}
-    for batch in batches:
+    for batch in window.to_batches():
         for number, count in zip(*_counted(batch), strict=True):
             counts[str(number)] = counts.get(str(number), 0) + int(count)
     return counts
@@ -59,9 +58,8 @@ with DAG(
     )
     live >> OrderedWindowOperator(
         task_id="orders",
-        topics=TOPIC,
+        window=Window(TOPIC, starting_offsets="earliest"),
         group_id=GROUP,
         mode="catch_up",
-        starting_offsets="earliest",
-        batch_callable=count_by_partition,
+        job=count_by_partition,
     )

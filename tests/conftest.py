@@ -45,8 +45,8 @@ def _is_there(library: str) -> bool:
 collect_ignore_glob = [
     pattern
     for library, patterns in {
-        "airflow": ["host_airflow/*", "hosting/*"],
-        "dagster": ["host_dagster/*", "hosting/*"],
+        "airflow": ["host_airflow/*", "delivery/*"],
+        "dagster": ["host_dagster/*", "delivery/*"],
         "fastapi": [
             "relay/test_client*.py",
             "relay/test_http*.py",

@@ -91,7 +91,7 @@ class Error(_Directive):
         name = self.arguments[0]
         kind = error_classes().get(name)
         if kind is None:
-            raise self.error(f"there is no error class {name} in core/errors.py")
+            raise self.error(f"there is no error class {name} in core/errors")
         described = self.env.__dict__.setdefault(_KEPT, {})
         if name in described:
             raise self.error(f"{name} is described twice")

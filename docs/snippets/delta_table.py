@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Table, Window
 from kafka_ordered_ops.spark.session import local_session
 
 bootstrap, topic = sys.argv[1:3]
@@ -17,7 +17,7 @@ spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta")
 # [start window]
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-delta")
 question = Window(topic, cutoff=hour, starting_offsets="earliest")
-result = windows.run(question, table=table, spark=spark)
+result = windows.run(question, Table(table), spark=spark)
 # [end window]
 
 windows.close()

@@ -12,6 +12,6 @@ hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-hourly")
 question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
-print(windows.run(question, output="out/orders"))
-print(windows.run(question, output="out/orders"))  # repeated: nothing is left to do
+print(windows.run(question, "out/orders"))
+print(windows.run(question, "out/orders"))  # repeated: nothing is left to do
 # [end window]

@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafka_ordered_ops import OpenWindow, OrderedWindows, Window
+from kafka_ordered_ops import OpenWindow, OrderedWindows, Table, Window
 from kafka_ordered_ops.spark.session import local_session
 
 bootstrap, topic = sys.argv[1:3]
@@ -33,12 +33,7 @@ def orders(window: OpenWindow) -> None:
 
 
 result = windows.run(
-    question,
-    function=orders,
-    table="lake.shop.orders",
-    mode="merge",
-    keys=["order_id"],
-    spark=spark,
+    question, Table("lake.shop.orders", "merge", keys=["order_id"]), job=orders, spark=spark
 )
 # [end window]
 

@@ -12,6 +12,6 @@ question = Window(topic, cutoff=hour, starting_offsets="earliest")
 # [start window]
 with OrderedWindows(bootstrap, group_id=f"{topic}-again") as windows:
     for _ in range(2):  # the second round simulates a retry
-        result = windows.run(question, output="out/orders-again")
+        result = windows.run(question, "out/orders-again")
         print(result.status, "by this call" if result.ran else "already")
 # [end window]

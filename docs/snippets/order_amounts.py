@@ -2,14 +2,14 @@
 
 from pyspark.sql import SparkSession
 
-from kafka_ordered_ops.spark import current_window
+from kafka_ordered_ops import OpenWindow, current_window
 
-spark = SparkSession.builder.getOrCreate()
-window = current_window(spark)
 
-# Exactly the records of the window, in total order.
-orders = window.read()
-amount = "get_json_object(cast(value as string), '$.amount') as amount"
+def add_amounts(window: OpenWindow) -> None:
+    """Read exactly the records of the window, in total order; write them to a hidden folder."""
+    amount = "get_json_object(cast(value as string), '$.amount') as amount"
+    window.write(window.read().selectExpr("*", amount))
 
-# Writes to a hidden folder and reports to the submitter, which commits.
-window.write(orders.selectExpr("*", amount))
+
+if __name__ == "__main__":
+    add_amounts(current_window(SparkSession.builder.getOrCreate()))

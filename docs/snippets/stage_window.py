@@ -13,7 +13,7 @@ question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 # [start window]
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-stage")
-result = windows.run(question, output="out/orders-by-stage")
+result = windows.run(question, "out/orders-by-stage")
 # [end window]
 
 table = pq.read_table(f"{result.output}/part-00000.parquet")

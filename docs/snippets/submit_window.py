@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops import Application, OrderedWindows, Window
 from kafka_ordered_ops.spark import SparkSubmit
 
 bootstrap, topic = sys.argv[1:3]
@@ -16,7 +16,7 @@ question = Window(topic, cutoff=hour, starting_offsets="earliest")
 how = SparkSubmit(master="local[2]", conf={"spark.driver.memory": "1g"})
 
 with OrderedWindows(bootstrap, group_id=f"{topic}-submit") as windows:
-    result = windows.run(question, application=application, submit=how, output="out/by-job")
+    result = windows.run(question, "out/by-job", job=Application(application, submit=how))
 # [end window]
 
 print(result)

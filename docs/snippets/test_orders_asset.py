@@ -8,6 +8,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import AssetWindows, KafkaResource, ordered_window_asset
 from kafka_ordered_ops.testing import InMemoryKafka
 
@@ -15,9 +16,8 @@ from kafka_ordered_ops.testing import InMemoryKafka
 # [start asset]
 @ordered_window_asset(
     key="orders",
-    topics=["orders"],
+    window=Window(["orders"], starting_offsets="earliest"),
     group_id="lake-orders",
-    starting_offsets="earliest",
     partitions_def=dg.HourlyPartitionsDefinition("2025-11-20-00:00"),
 )
 def orders(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from kafka_ordered_ops.spark import current_window
+from kafka_ordered_ops import current_window
 
 
 def main() -> None:

@@ -4,10 +4,10 @@
 
     OrderedWindowOperator(
         task_id="orders",
-        topics="orders",
+        window=Window("orders", starting_offsets="earliest"),
         group_id="orders-hourly",
-        starting_offsets="earliest",
-        application="/opt/jobs/orders.py",
+        mode="catch_up",
+        job=Application("/opt/jobs/orders.py"),
         output="/data/orders",
     )
 
@@ -17,8 +17,9 @@ client nor PySpark.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.decorators.taskflow import kafka_window_task as kafka_window_task
@@ -48,15 +49,8 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.triggers.cutoff_reached import (
         CutoffReachedTrigger as CutoffReachedTrigger,
     )
-else:  # A type checker that saw this would let any name pass.
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-#: Where each public name lives.
+#: The module of each public name.
 _HOMES = {
     "AbandonWindowOperator": "airflow.operators.abandon",
     "CommitWindowOperator": "airflow.operators.commit",
@@ -70,6 +64,9 @@ _HOMES = {
     "kafka_window_task": "airflow.decorators.taskflow",
     "window_retry_policy": "airflow.support.retry",
 }
+
+if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.
+    __getattr__ = lazy_face(__name__, _HOMES)
 
 __all__ = sorted(_HOMES)
 

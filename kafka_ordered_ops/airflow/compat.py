@@ -50,19 +50,19 @@ def errors_for_airflow() -> Iterator[None]:
     try:
         yield
     except AirflowFailException:
-        # It is one of ours as well.
+        # It is an error of this package as well; see `failure_of`.
         raise
     except KafkaOrderedOpsError as error:
         if error.retriable:
             raise
-        # With its frames, and not as its cause: a log would have the message twice.
+        # Keep the frames, but not the cause: a log would show the message twice.
         raise failure_of(error).with_traceback(error.__traceback__) from None
 
 
 def failure_of(error: KafkaOrderedOpsError) -> AirflowFailException:
-    """Return an error that Airflow does not retry, and that is of the error's class too, with its fields.
+    """Return an error that Airflow does not retry, of the original error's class as well and with its fields.
 
-    Callbacks get it as ``context["exception"]``. Its text begins with the name of the error's class.
+    Callbacks receive it as ``context["exception"]``. Its text begins with the name of the original class.
     """
     kind = _failing(type(error))
     failed: AirflowFailException = kind.__new__(kind)
@@ -72,13 +72,13 @@ def failure_of(error: KafkaOrderedOpsError) -> AirflowFailException:
 
 
 def _failing(kind: type[KafkaOrderedOpsError]) -> type[AirflowFailException]:
-    # Under Airflow's name: the text has the other one.
+    # The class has Airflow's name; the text begins with the original name.
     body = {"__module__": AirflowFailException.__module__, "__reduce__": _reduced}
     return type(AirflowFailException.__name__, (AirflowFailException, kind), body)
 
 
 def _reduced(failed: KafkaOrderedOpsError) -> tuple[Any, ...]:
-    """Pickle it as the error that it was made of."""
+    """Pickle the failure as its original error."""
     _, kind = type(failed).__bases__
     return failure_of, (kind(failed.message, **failed.facts),)
 
@@ -91,5 +91,5 @@ def mask(secret: str) -> None:
 
 
 def asset_store(trigger: Any) -> Any | None:
-    """Return Airflow's store for the assets that a trigger watches; None before Airflow 3.3, and in a task's trigger."""
+    """Return Airflow's state store for the assets of a trigger; None before Airflow 3.3, and in a task's trigger."""
     return getattr(trigger, "asset_state_store", None)

@@ -7,17 +7,20 @@ field has all settings, by librdkafka's keys. The type of the connection does no
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.airflow.compat import BaseHook, mask
+from kafka_ordered_ops.airflow.compat import BaseHook, conf, mask
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.hosting.full_paths import check_full_files
+from kafka_ordered_ops.delivery.full_paths import check_full_files
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 _log = logging.getLogger(__name__)
+
+#: The section of Airflow's configuration.
+SECTION: Final = "kafka_ordered_ops"
 
 #: The provider's own default.
 DEFAULT_CONN_ID: Final = "kafka_default"
@@ -31,18 +34,15 @@ _CALLBACKS: Final = frozenset(
 )
 
 
-def settings_of(
-    conn_id: str, *, settings_allowed: Collection[str] = (), quiet: bool = False
-) -> ClientSettings:
+def settings_of(conn_id: str, *, quiet: bool = False) -> ClientSettings:
     """Return the client settings of a connection; its secrets are masked in the task's log.
 
-    Settings that belong to the task (the group) or carry a guarantee (auto-commit) are overridden, and a line in the
-    log reports it.
+    Settings that belong to the task (the group) or carry a guarantee (auto-commit) are overridden, and a log line
+    reports them.
 
     Args:
         conn_id: the connection.
-        settings_allowed: more of librdkafka's settings to take; see `ClientSettings.from_mapping`.
-        quiet: leave out that line, for repeated calls.
+        quiet: omit the log line, for repeated calls.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
@@ -52,14 +52,14 @@ def settings_of(
     connection = BaseHook.get_connection(conn_id)
     if connection.host and not any(extra.get(key) for key in _BROKERS):
         raise ConfigError(
-            f"connection {conn_id} has its host and port in the form, where no Kafka client looks for them: put "
-            "bootstrap.servers, as host:port, into the field extra"
+            f"connection {conn_id} has its host and port in the form, which no Kafka client reads: set bootstrap.servers, as "
+            "host:port, in the field extra"
         )
-    return settings_from(conn_id, extra, settings_allowed=settings_allowed, quiet=quiet)
+    return settings_from(conn_id, extra, quiet=quiet)
 
 
 def ledger_option(ledger_topic: str | None) -> dict[str, Any]:
-    """Return the service's argument for a ledger's topic; nothing for its own default."""
+    """Return the service's argument for a ledger's topic; an empty dict for the default."""
     return {} if not ledger_topic else {"ledger_topic": ledger_topic}
 
 
@@ -67,7 +67,6 @@ def open_windows(
     conn_id: str,
     group_id: str,
     *,
-    settings_allowed: Collection[str] = (),
     ledger_topic: str | None = None,
     quiet: bool = False,
     **options: Any,
@@ -80,7 +79,7 @@ def open_windows(
     """
     from kafka_ordered_ops.windows import OrderedWindows
 
-    settings = settings_of(conn_id, settings_allowed=settings_allowed, quiet=quiet)
+    settings = settings_of(conn_id, quiet=quiet)
     return OrderedWindows(settings, group_id, **ledger_option(ledger_topic), **options)
 
 
@@ -89,7 +88,7 @@ def extra_of(conn_id: str) -> Mapping[str, Any]:
 
     Raises:
         AirflowNotFoundException: there is no such connection.
-        ConfigError: the field is no JSON object.
+        ConfigError: the field is not a JSON object.
     """
     extra = BaseHook.get_connection(conn_id).extra_dejson
     if not isinstance(extra, Mapping):
@@ -103,44 +102,52 @@ def settings_from(
     conn_id: str,
     extra: Mapping[str, Any],
     *,
-    settings_allowed: Collection[str] = (),
     quiet: bool = False,
 ) -> ClientSettings:
-    """`settings_of`, from a connection's extra field."""
+    """Return the settings of a connection's extra field, as `settings_of` does.
+
+    ``[kafka_ordered_ops] settings_allowed`` of Airflow's configuration allows more settings.
+    """
     from kafka_ordered_ops.windows import ClientSettings
 
-    # Nested values in the extra belong to other programs and are no client settings.
+    # Nested values in the extra belong to other programs and are not client settings.
     nested = {key for key, value in extra.items() if isinstance(value, dict | list)}
-    kept = {
+    values = {
         key: value
         for key, value in extra.items()
         # A form also saves empty fields.
         if key not in _CALLBACKS and key not in nested and value not in (None, "")
     }
     try:
-        check_full_files(kept)
+        check_full_files(values)
         settings = ClientSettings.from_mapping(
-            kept, extra_allowed=settings_allowed, option="settings_allowed"
+            values, extra_allowed=_allowed(), option=f"[{SECTION}] settings_allowed in airflow.cfg"
         )
     except ConfigError as error:
-        # The same class, by which hosts and people distinguish errors. Raised without a cause, to show it once.
+        # Keep the class, which distinguishes errors. Raise without a cause, to show the message once.
         raise type(error)(f"connection {conn_id}: {error}", **error.facts) from None
     for secret in settings.secret_values():
         _mask(secret)
     ignored = sorted({*settings.overridden, *nested, *(_CALLBACKS & extra.keys())})
     if ignored and not quiet:
         _log.info(
-            "Connection %s: not taken from it: %s. The task and its guarantees set these themselves, or they "
-            "are no settings of a client.",
+            "Connection %s: these settings are ignored: %s. The task and its guarantees set them, or they are "
+            "not client settings.",
             conn_id,
             ", ".join(ignored),
         )
     return settings
 
 
+def _allowed() -> list[str]:
+    """Return the additional librdkafka settings that the deployment allows in connections."""
+    text = conf.get(SECTION, "settings_allowed", fallback="") or ""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
 def _mask(secret: str) -> None:
     mask(secret)
-    # A key's text has lines, and an error may quote one of them.
+    # A key may span several lines, and an error may quote one of them.
     for line in secret.splitlines()[1:-1]:
         if line:
             mask(line)

@@ -35,7 +35,7 @@ _FIELDS: dict[str, Any] = {
     },
     "group.id": {
         "label": "Consumer group",
-        "description": "Whose rights the test asks for. Tasks name their own group.",
+        "description": "The group whose rights the test checks. Tasks set their own group.",
         "schema": {"type": ["string", "null"]},
     },
 }
@@ -85,7 +85,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["kafka_ordered_ops.airflow.hooks.hook"],
             }
         ],
-        # Not the type `kafka`, which is the Apache Kafka provider's. Tasks accept both.
+        # Not the type `kafka`, which belongs to the Apache Kafka provider. Tasks accept both.
         "connection-types": [
             {
                 "connection-type": "kafka_windows",
@@ -119,7 +119,15 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "https://console.example.org/topics/{topic}",
                         "default": "",
-                    }
+                    },
+                    "settings_allowed": {
+                        "description": "Additional librdkafka settings that connections may have, separated by "
+                        "commas, at your own risk.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "socket.nagle.disable",
+                        "default": "",
+                    },
                 },
             }
         },

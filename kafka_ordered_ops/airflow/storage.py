@@ -1,8 +1,8 @@
 """Airflow's connections of object stores as storage options.
 
-The fields are those of the providers' hooks. Keys, tokens and settings are taken from them directly, with no provider
-installed. What needs a hook (a role, a profile, impersonation) goes through the provider's, with credentials that
-refresh themselves.
+The fields are those of the providers' hooks. Keys, tokens and settings are read from the fields directly, with no
+provider installed. Fields that need a hook (a role, a profile, impersonation) use the provider's hook, whose
+credentials refresh themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES: Final = {
     "abfss": ("wasb", "adls", "azure_data_lake"),
 }
 
-#: Fields that only a provider's hook can make credentials of.
+#: Fields that only a provider's hook can turn into credentials.
 _NEEDS_AWS: Final = ("role_arn", "profile_name")
 _NEEDS_GOOGLE: Final = (
     "impersonation_chain",
@@ -41,20 +41,20 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
 
     Args:
         conn_id: the connection.
-        scheme: of the output: ``s3``, ``gs`` or ``abfss``.
-        travels: whether the options are sent to another process: a role's credentials are then those of now, and end
-            with their session.
+        scheme: the output's scheme: ``s3``, ``gs`` or ``abfss``.
+        travels: whether the options are sent to another process: a role's credentials are then the current ones, and
+            expire with their session.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
-        ConfigError: it is of another type, has fields that need a provider which is not installed, or invalid ones.
-        SinkError: the provider's hook gave no credentials.
+        ConfigError: it has another type, invalid fields, or fields whose provider is not installed.
+        SinkError: the provider's hook returned no credentials.
     """
     conn = BaseHook.get_connection(conn_id)
     kind = str(conn.conn_type or _TYPES[scheme][0])
     if kind not in _TYPES[scheme]:
         raise ConfigError(
-            f"connection {conn_id} is of type {conn.conn_type!r}, and the output is in {scheme}://: name a connection "
+            f"connection {conn_id} is of type {conn.conn_type!r}, but the output is in {scheme}://: use a connection "
             f"of type {' or '.join(_TYPES[scheme])}"
         )
     extra = conn.extra_dejson
@@ -68,7 +68,9 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
     except ConfigError:
         raise
     except ValueError:
-        raise ConfigError(f"connection {conn_id}: the address of the account is no URL") from None
+        raise ConfigError(
+            f"connection {conn_id}: the account's address is not a valid URL"
+        ) from None
     for secret in (conn.password, *_texts(options)):
         if secret and secret not in _HARMLESS:
             mask(secret)
@@ -85,65 +87,65 @@ def _is_secret(name: str) -> bool:
     ) or (name == "account_key")
 
 
-#: A service account's key has some 2,400 characters.
+#: A service account's key has about 2,400 characters.
 _KEY_BYTES_MAX: Final = 64 * 1024
 
-#: Texts that cannot be secrets, whatever their key; masked, they would be gone from every line of the log.
+#: Text that cannot be a secret, whatever its key: masking it would remove the word from every log line.
 _HARMLESS: Final = frozenset({"true", "false"})
 
 
 _PUBLIC_BLOBS: Final = "blob.core.windows.net"
 
-#: Azure's emulator on this machine: its one account, whose key every library knows.
+#: Azure's emulator on this machine, with its only account. The key is public.
 _EMULATOR: Final = {"account_name": "devstoreaccount1", "use_emulator": "true"}
 
 
 class _Fields:
-    """The fields of a connection, also by the names that older forms gave them."""
+    """The fields of a connection, also under the names of older forms."""
 
     def __init__(self, conn_id: str, kind: str, extra: Mapping[str, Any], conn: Any) -> None:
         self.conn_id, self.kind, self._extra, self.conn = conn_id, kind, extra, conn
 
     def __getitem__(self, name: str) -> Any:
-        """Return a field of the extra; None if it is not there or empty, as forms save it."""
-        found = self._extra.get(name)
-        if found in (None, ""):
-            found = self._extra.get(f"extra__{self.kind}__{name}")
-        return None if found == "" else found
+        """Return a field of the extra; None if it is missing, or empty as forms save it."""
+        value = self._extra.get(name)
+        if value in (None, ""):
+            value = self._extra.get(f"extra__{self.kind}__{name}")
+        return None if value == "" else value
 
     def mapping(self, name: str, inner: str | None = None) -> Mapping[str, Any]:
-        """Return a field that is a JSON object, or an object in it; raise `ConfigError` for another one."""
-        found = (self[name] if inner is None else self.mapping(name).get(inner)) or {}
-        if not isinstance(found, Mapping):
+        """Return a field that is a JSON object, or an object in it; raise `ConfigError` for another type."""
+        section = (self[name] if inner is None else self.mapping(name).get(inner)) or {}
+        if not isinstance(section, Mapping):
             raise ConfigError(
-                f"connection {self.conn_id}: {'.'.join(filter(None, (name, inner)))} is a {type(found).__name__}, not an "
+                f"connection {self.conn_id}: {'.'.join(filter(None, (name, inner)))} is a {type(section).__name__}, not an "
                 "object"
             )
-        return found
+        return section
 
     @contextmanager
     def provider(self, package: str) -> Iterator[None]:
-        """Name the connection in what a provider's hook raises; its own text may have a secret in it.
+        """Replace the errors of a provider's hook by one that names the connection: their text may hold a secret.
 
-        A hook fails by its library's errors, of which some say that the service is away: the host may try again.
+        A hook raises its library's errors, some of which mean that the service is unavailable: the host may retry.
         """
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the libraries' errors have no common class
             raise SinkError(
-                f"connection {self.conn_id}: the hook of {package} gave no credentials ({type(error).__name__}). Test the "
+                f"connection {self.conn_id}: the hook of {package} returned no credentials ({type(error).__name__}). Test the "
                 "connection on this worker"
             ) from None
 
     def is_on(self, name: str) -> bool:
-        """Return whether a field is true, as JSON or as a form has it."""
+        """Return whether a field is true, as JSON or as form text."""
         return str(self[name]).lower() in ("true", "1")
 
     def lacks(self, names: tuple[str, ...], provider: str) -> ConfigError:
         """Return the error for fields whose provider is not installed."""
-        given = ", ".join(name for name in names if self[name])
+        present = ", ".join(name for name in names if self[name])
         return ConfigError(
-            f"connection {self.conn_id} has {given}, which needs its provider's hook: install {provider}"
+            f"connection {self.conn_id} has {present}, which needs its provider's hook: install {provider}"
         )
 
 
@@ -151,7 +153,7 @@ class _Fields:
 
 
 def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
-    """As `AwsConnectionWrapper` reads the fields."""
+    """Read the fields as `AwsConnectionWrapper` does."""
     conn, service = fields.conn, fields.mapping("service_config", "s3")
     config, older = fields.mapping("config_kwargs"), fields.mapping("session_kwargs")
     proxies = fields.mapping("config_kwargs", "proxies")
@@ -168,7 +170,7 @@ def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
     elif any(fields[name] for name in _NEEDS_AWS):
         options |= _aws_session(fields, options, travels)
     else:
-        # Half of a pair is none, as for the hook.
+        # As for the hook, an incomplete pair does not count.
         pairs = (
             (conn.login, conn.password),
             (fields["aws_access_key_id"], fields["aws_secret_access_key"]),
@@ -180,7 +182,7 @@ def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
             "aws_secret_access_key": secret,
             "aws_session_token": fields["aws_session_token"] or older.get("aws_session_token"),
         }
-    return _given(options)
+    return _without_empty(options)
 
 
 def _certificates(fields: _Fields) -> dict[str, Any]:
@@ -194,7 +196,7 @@ def _certificates(fields: _Fields) -> dict[str, Any]:
             return {"root_certificate": file.read()}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"connection {fields.conn_id}: verify names no file of certificates on this worker "
+            f"connection {fields.conn_id}: verify is not a readable certificate file on this worker "
             f"({type(error).__name__})"
         ) from None
 
@@ -210,11 +212,11 @@ def _aws_session(fields: _Fields, options: Mapping[str, Any], travels: bool) -> 
         region = {"aws_region": options["aws_region"] or session.region_name}
         if not travels:
             return {"credential_provider": aws_credentials(session), **region}
-        found = session.get_credentials().get_frozen_credentials()
+        keys = session.get_credentials().get_frozen_credentials()
         return {
-            "aws_access_key_id": found.access_key,
-            "aws_secret_access_key": found.secret_key,
-            "aws_session_token": found.token,
+            "aws_access_key_id": keys.access_key,
+            "aws_secret_access_key": keys.secret_key,
+            "aws_session_token": keys.token,
             **region,
         }
 
@@ -223,14 +225,14 @@ def _aws_session(fields: _Fields, options: Mapping[str, Any], travels: bool) -> 
 
 
 def _gs(fields: _Fields, travels: bool) -> dict[str, Any]:
-    """As `GoogleBaseHook` and the provider's file system read the fields."""
-    options = _given({"base_url": fields["gcs.endpoint"]})
+    """Read the fields as `GoogleBaseHook` and the provider's file system do."""
+    options = _without_empty({"base_url": fields["gcs.endpoint"]})
     if fields.is_on("is_anonymous"):
         return {**options, "skip_signature": "true"}
     if any(fields[name] for name in _NEEDS_GOOGLE):
         return {**options, **_google_hook(fields, travels)}
     key = _google_key(fields)
-    return _given(
+    return _without_empty(
         {**options, "service_account_path": fields["key_path"], "service_account_key": key}
     )
 
@@ -243,8 +245,12 @@ def _google_hook(fields: _Fields, travels: bool) -> dict[str, Any]:
 
     with fields.provider("apache-airflow-providers-google"):
         credentials = GoogleBaseHook(gcp_conn_id=fields.conn_id).get_credentials()
-        found = google_credentials(credentials)
-        return {"bearer_token": found()["token"]} if travels else {"credential_provider": found}
+        token_provider = google_credentials(credentials)
+        return (
+            {"bearer_token": token_provider()["token"]}
+            if travels
+            else {"credential_provider": token_provider}
+        )
 
 
 def _google_key(fields: _Fields) -> str | None:
@@ -252,33 +258,33 @@ def _google_key(fields: _Fields) -> str | None:
     if key is None:
         return None
     try:
-        found = (
+        service_account = (
             strict_json.loads(key, limit_bytes=_KEY_BYTES_MAX)
             if isinstance(key, str)
             else dict(key)
         )
-        # In a variable of the environment, ends of lines are often escaped twice.
-        found["private_key"] = found["private_key"].replace("\\n", "\n")
+        # In an environment variable, line ends are often escaped twice.
+        service_account["private_key"] = service_account["private_key"].replace("\\n", "\n")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(
             f"connection {fields.conn_id}: keyfile_dict is not the JSON of a service account's key"
         ) from None
-    return json.dumps(found)
+    return json.dumps(service_account)
 
 
 # --- Microsoft -----------------------------------------------------------------------------------
 
 
 def _abfss(fields: _Fields, _travels: bool) -> dict[str, Any]:
-    """As the hooks of Blob Storage and Data Lake, and the provider's file system, read the fields, in their order."""
+    """Read the fields in the order of the hooks of Blob Storage and Data Lake, and of the provider's file system."""
     conn = fields.conn
     if text := fields["connection_string"]:
         return _connection_string(fields.conn_id, str(text))
     tenant = fields["tenant_id"] or fields["tenant"]
-    # A token, or the whole address with one.
+    # The field holds a token, or a whole address with a token.
     url, _, token = str(fields["sas_token"] or "").rpartition("?")
     address = url or fields["account_url"] or fields["account_host"] or conn.host
-    # Elsewhere the login is a client's id.
+    # In other cases the login is a client's id.
     login = conn.login if fields.kind == "wasb" and not tenant else None
     account, endpoint = azure_account(address, login)
     options = {"account_name": fields["account_name"] or account, "endpoint": endpoint}
@@ -297,15 +303,15 @@ def _abfss(fields: _Fields, _travels: bool) -> dict[str, Any]:
     else:
         options["client_id"] = fields["managed_identity_client_id"]
         options["tenant_id"] = fields["workload_identity_tenant_id"]
-    return _given(options)
+    return _without_empty(options)
 
 
 def azure_account(address: str | None, login: str | None) -> tuple[str | None, str | None]:
-    """Return the account of an address, or the login, and the endpoint unless it is the public cloud's.
+    """Return the account of an address, or the login; and the endpoint, unless it belongs to the public cloud.
 
     Args:
-        address: a URL or a host, by the name of either service; or the account alone.
-        login: the account, where the address is a host that does not name it.
+        address: a URL or a host of either service, or only the account.
+        login: the account, for an address whose host does not contain it.
     """
     if not address or not re.search(r"[.:]", address):
         return login or address or None, None
@@ -315,34 +321,34 @@ def azure_account(address: str | None, login: str | None) -> tuple[str | None, s
     if domain == _PUBLIC_BLOBS:
         return account, None
     if path := url.path.strip("/"):
-        # As emulators have it.
+        # Emulators have the account in the path.
         return path.partition("/")[0], f"{url.scheme}://{host}/{path}"
     return (account if domain.startswith("blob.") else login or account), f"{url.scheme}://{host}"
 
 
 def _connection_string(conn_id: str, text: str) -> dict[str, Any]:
-    pairs = (one.partition("=") for one in text.split(";") if one.strip())
-    found = {name.strip().lower(): value for name, _, value in pairs}
-    if found.get("usedevelopmentstorage") == "true":
+    pairs = (pair.partition("=") for pair in text.split(";") if pair.strip())
+    settings = {name.strip().lower(): value for name, _, value in pairs}
+    if settings.get("usedevelopmentstorage") == "true":
         return dict(_EMULATOR)
-    account, suffix = found.get("accountname"), found.get("endpointsuffix")
-    address = found.get("blobendpoint")
+    account, suffix = settings.get("accountname"), settings.get("endpointsuffix")
+    address = settings.get("blobendpoint")
     if not address and account and suffix:
-        protocol = found.get("defaultendpointsprotocol", "https")
+        protocol = settings.get("defaultendpointsprotocol", "https")
         address = f"{protocol}://{account}.blob.{suffix}"
     named, endpoint = azure_account(address, account)
     options = {
         "account_name": account or named,
-        "account_key": found.get("accountkey"),
-        "sas_key": (found.get("sharedaccesssignature") or "").lstrip("?"),
+        "account_key": settings.get("accountkey"),
+        "sas_key": (settings.get("sharedaccesssignature") or "").lstrip("?"),
         "endpoint": endpoint,
     }
     if not options["account_name"]:
-        raise ConfigError(f"connection {conn_id}: connection_string names no account (AccountName)")
-    return _given(options)
+        raise ConfigError(f"connection {conn_id}: connection_string has no AccountName")
+    return _without_empty(options)
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, "")}
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,9 +16,9 @@ from kafka_ordered_ops.cli.commands import look, offsets, relay, windows
 from kafka_ordered_ops.cli.commands.clean import CLEAN_EXAMPLES, clean
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.commands.read import READ_EXAMPLES, read
-from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
+from kafka_ordered_ops.cli.exits import ExitCode, end_well, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.help import Commands
-from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
+from kafka_ordered_ops.cli.options.options import Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
 from kafka_ordered_ops.cli.options.sink import JobSink
 from kafka_ordered_ops.cli.show.printable import in_line, printable
@@ -145,7 +144,7 @@ def preview(
     from kafka_ordered_ops.cli.show.tables import plan_table
     from kafka_ordered_ops.kafka.ports import open_lookup
 
-    window = question.window(question.spec(connection.group_id))
+    window = question.window()
     with connection.open(screen) as windows, screen.progress("planning"):
         plan, state = windows.preview(window, window_id), windows.state()
         with open_lookup(windows.settings) as lookup:
@@ -164,17 +163,16 @@ def preview(
 @command
 def run_window(
     screen: Screen,
-    connection: Claiming,
+    connection: Connection,
     series: Series,
     policies: Policies,
     sink: JobSink,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Deliver one window or several: plan, write Parquet, commit, publish. Run it again to finish what is left."""
+    """Deliver one window or several: plan, write Parquet, commit, publish. Run it again to finish an interrupted run."""
     from kafka_ordered_ops.cli.commands import running
 
-    spec = series.spec(connection.group_id, policies)
-    questions, policy = series.windows(spec), policies.policy(spec)
+    questions, policy = series.windows(), policies.policy()
     if series.is_many and window_id is not None:
         raise ConfigError(
             f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they get their default "
@@ -230,7 +228,7 @@ def broker(
 
     if port is not None:
         _check_free(port)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, end_well)
     listeners = [] if port is None else [Listener("CHOSEN", port)]
     with EmbeddedKafka(listeners=listeners) as kafka:
         address = kafka.bootstrap if port is None else f"127.0.0.1:{port}"
@@ -254,8 +252,3 @@ def _check_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise ConfigError(f"--port {port} is not available: {error.strerror}") from error
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    # As an exception, so that the broker is stopped.
-    raise typer.Exit(ExitCode.DONE)

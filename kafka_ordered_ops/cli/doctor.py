@@ -22,9 +22,8 @@ from kafka_ordered_ops.core.errors import (
     GroupInUseError,
     KafkaOrderedOpsError,
 )
+from kafka_ordered_ops.core.errors.rights import MissingRight
 from kafka_ordered_ops.core.group.checks import unpublished_text
-from kafka_ordered_ops.core.group.group_state import GroupState
-from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import open_lookup
@@ -53,8 +52,8 @@ def examine(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
     Raises:
         ConfigError: the group or the ledger has an invalid name.
     """
-    found = list(_cluster(settings, group_id, ledger_topic))
-    return [*found, *_versions()]
+    checks = list(_cluster(settings, group_id, ledger_topic))
+    return [*checks, *_versions()]
 
 
 def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> Iterator[Check]:
@@ -98,12 +97,23 @@ def _ledger(
             ) as windows,
         ):
             state = windows.state()
-        unread = [] if state is None else _missing_on_topics(settings, state, ledger_topic)
+        unread = (
+            []
+            if state is None
+            else missing_rights(
+                settings,
+                None,
+                ledger_topic=ledger_topic,
+                about=[state],
+                changes=False,
+                timeout_s=_TIMEOUT_S,
+            )
+        )
         with open_lookup(settings, timeout_s=_TIMEOUT_S) as lookup:
             members = [] if group_id is None else lookup.group_members(group_id)
-            refused = {one.name for one in unread}
-            known = set() if state is None else set(state.topics)
-            topics = lookup.existing([ledger_topic, *sorted(known - refused)])
+            refused = {right.name for right in unread}
+            group_topics = set() if state is None else set(state.topics)
+            topics = lookup.existing([ledger_topic, *sorted(group_topics - refused)])
             newest = lookup.greatest_timestamps(
                 [
                     TopicPartition(name, number)
@@ -125,7 +135,7 @@ def _ledger(
     if ledger_topic not in topics:
         yield Check("ledger", State.OK, f"{ledger_topic} is created by the first plan")
     elif not warnings:
-        yield Check("ledger", State.OK, f"{ledger_topic} keeps progress")
+        yield Check("ledger", State.OK, f"{ledger_topic} stores progress")
     if members:
         yield Check(
             "group",
@@ -155,7 +165,7 @@ def _clock(newest: dict[TopicPartition, int]) -> Check:
     ahead_ms = max(newest.values(), default=0) - int(time.time() * 1000)
     if ahead_ms <= _CLOCK_MS:
         return Check("clock", State.OK, "no record has a timestamp after this machine's time")
-    tp = max(newest, key=lambda one: newest[one])
+    tp = max(newest, key=lambda partition: newest[partition])
     return Check(
         "clock",
         State.WARNING,
@@ -165,12 +175,12 @@ def _clock(newest: dict[TopicPartition, int]) -> Check:
 
 
 def _versions() -> Iterator[Check]:
-    found = {name: one for name in _PACKAGES if (one := _version(name)) is not None}
-    listed = ", ".join(f"{name} {one}" for name, one in found.items())
+    versions = {name: number for name in _PACKAGES if (number := _version(name)) is not None}
+    listing = ", ".join(f"{name} {number}" for name, number in versions.items())
     yield Check(
         "versions",
         State.OK,
-        f"kafka-ordered-ops {__version__}, Python {platform.python_version()}, {listed}",
+        f"kafka-ordered-ops {__version__}, Python {platform.python_version()}, {listing}",
     )
     try:
         check_session({}, java_home=bundled_java())
@@ -178,7 +188,9 @@ def _versions() -> Iterator[Check]:
         cure = "pip install 'kafka-ordered-ops[spark]', or run with --engine local, which needs no Spark"
         yield Check("spark", State.WARNING, error.message, cure)
     else:
-        yield Check("spark", State.OK, f"pyspark {found.get('pyspark', 'on the path')} has a Java")
+        yield Check(
+            "spark", State.OK, f"pyspark {versions.get('pyspark', 'on the path')} has a Java"
+        )
 
 
 def _version(name: str) -> str | None:
@@ -199,27 +211,14 @@ def _connection_cure(where: str) -> str:
     )
 
 
-def _missing_on_topics(
-    settings: ClientSettings, state: GroupState, ledger_topic: str
-) -> list[MissingRight]:
-    return missing_rights(
-        settings,
-        None,
-        ledger_topic=ledger_topic,
-        about=[state],
-        changes=False,
-        timeout_s=_TIMEOUT_S,
-    )
-
-
 def _missing(where: str, missing: Sequence[MissingRight]) -> Iterator[Check]:
-    for one in missing:
-        yield Check("rights", State.FAILED, f"missing: {one}", _right_cure(where, one))
+    for right in missing:
+        yield Check("rights", State.FAILED, f"missing: {right}", _right_cure(where, right))
 
 
 def _right_cure(where: str, missing: MissingRight) -> str:
     """Return the command of Kafka's own tool."""
-    operations = " ".join(f"--operation {one}" for one in missing.operations)
+    operations = " ".join(f"--operation {operation}" for operation in missing.operations)
     resource = f"--{missing.resource.replace(' ', '-')} {shlex.quote(missing.name)}"
     prefixed = " --resource-pattern-type prefixed" if missing.is_prefix else ""
     return (
@@ -231,18 +230,18 @@ def _right_cure(where: str, missing: MissingRight) -> str:
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
     """Collect the ledger's warnings, and keep them out of the log."""
-    found = list[str]()
+    messages = list[str]()
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
-                found.append(record.getMessage())
+                messages.append(record.getMessage())
 
     logger, handler = logging.getLogger("kafka_ordered_ops.ledger"), Keep()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
-        yield found
+        yield messages
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate

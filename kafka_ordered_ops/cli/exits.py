@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from types import FrameType
 from typing import Any
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.rights import MissingRight
+from kafka_ordered_ops.core.errors.rights import MissingRight
 
 
 class ExitCode(IntEnum):
@@ -21,12 +22,19 @@ class ExitCode(IntEnum):
     NOT_LIVE = 3
     #: The same command will fail again until a person changes something.
     FAILED = 4
-    #: Nothing was delivered: other windows have taken, or hold, all that was asked for.
+    #: Nothing was delivered: other windows have taken, or hold, all requested records.
     COVERED = 5
     #: Ctrl-C, as shells count it.
     INTERRUPTED = 130
     #: The reader of our output went away (``| head``), as shells count it.
     BROKEN_PIPE = 141
+
+
+def end_well(_signal: int, _frame: FrameType | None) -> None:
+    """End a server: a signal's handler. As an exception, so that resources are closed."""
+    import typer  # Not at the top: the demo runs without typer.
+
+    raise typer.Exit(ExitCode.DONE)
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -41,7 +49,11 @@ def exit_code(error: BaseException) -> ExitCode:
 def error_json(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON: its type, message, facts, and whether to retry."""
     facts = error.facts if isinstance(error, KafkaOrderedOpsError) else {}
-    plain = {name: one for name, value in facts.items() if (one := _plain(value)) is not ...}
+    plain = {
+        name: json_value
+        for name, value in facts.items()
+        if (json_value := _plain(value)) is not ...
+    }
     retriable = exit_code(error) is ExitCode.FAILED_RETRIABLE
     return named_error(type(error).__name__, str(error), retriable=retriable, facts=plain)
 
@@ -71,7 +83,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MissingRight):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {str(key): plain for key, one in value.items() if (plain := _plain(one)) is not ...}
+        return {
+            str(key): plain for key, item in value.items() if (plain := _plain(item)) is not ...
+        }
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes | bytearray):
-        return [plain for one in value if (plain := _plain(one)) is not ...]
+        return [plain for item in value if (plain := _plain(item)) is not ...]
     return ...

@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.times import (
     time_ms,
 )
 
-#: Client settings whose values are paths of files, and what such a value is where it is no path.
+#: Client settings whose values are paths of files; `NO_FILES` are the values that are not paths.
 FILE_SETTINGS: Final = (
     "ssl.ca.location",
     "ssl.certificate.location",
@@ -51,7 +51,7 @@ TIMEOUT_S_MAX: Final = 31 * 86_400.0
 
 
 class DefaultTimeout(float):
-    """A time limit that the caller has not set. Where no address of a cluster takes a connection, it is not waited out."""
+    """A time limit that the caller did not set. If no broker accepts a connection, the call fails before it has passed."""
 
 
 #: Length of a value in an error message.
@@ -64,26 +64,26 @@ def shown(value: object) -> str:
     """Return the text of a value for an error message, cut short."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever was given, the error is about the argument
+    except Exception:  # noqa: BLE001 - the error to report is about the argument, not about its repr
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first names for a message, and how many more there are."""
+    """Return the first names for a message, and the number of the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def check_choice(value: object, kind: type[_Choice], *, what: str) -> _Choice:
-    """Return the member of an enumeration, given as such or as its text; raise `ConfigError` for others."""
+    """Return the member of an enumeration, passed as a member or as text; raise `ConfigError` for others."""
     if isinstance(value, str):
         try:
             return kind(value)
         except ValueError:
             pass
     raise ConfigError(
-        f"{what} is {shown(value)}: give one of {', '.join(repr(one.value) for one in kind)}"
+        f"{what} is {shown(value)}: give one of {', '.join(repr(member.value) for member in kind)}"
     )
 
 
@@ -95,7 +95,7 @@ def check_flag(value: object, *, what: str) -> bool:
 
 
 def check_count(value: object, *, what: str, least: int, greatest: int) -> int:
-    """Return a whole number within a range, ends included; raise `ConfigError` for others."""
+    """Return a whole number from `least` to `greatest`; raise `ConfigError` for others."""
     number = _whole(value)
     if number is None or not least <= number <= greatest:
         raise ConfigError(
@@ -116,7 +116,7 @@ def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> 
             f"{what} {shown(value)} has {len(value):,} characters: use {least} to {length_max:,} "
             "printable characters"
         )
-    # For a subclass of str, only its text.
+    # A plain str, also for a subclass of str.
     return str.__str__(value)
 
 
@@ -124,10 +124,10 @@ def check_texts(value: object, *, what: str) -> tuple[str, ...]:
     """Return a list or tuple of strings as a tuple; raise `ConfigError` for others, including a set or a string."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
         raise ConfigError(f"{what} is {shown(value)}: give a name or pattern, or a list of them")
-    for one in value:
-        if not isinstance(one, str):
-            raise ConfigError(f"{what} contains {shown(one)}: give a list of names or patterns")
-    return tuple(str.__str__(one) for one in value)
+    for name in value:
+        if not isinstance(name, str):
+            raise ConfigError(f"{what} contains {shown(name)}: give a list of names or patterns")
+    return tuple(str.__str__(name) for name in value)
 
 
 def check_span(value: object, *, what: str) -> timedelta:
@@ -140,12 +140,12 @@ def check_span(value: object, *, what: str) -> timedelta:
 
 
 def as_names(value: object, *, what: str) -> tuple[str, ...]:
-    """Return names or patterns, given as a list, a tuple or one text; raise `ConfigError` for others."""
+    """Return names or patterns, passed as a list, a tuple or one string; raise `ConfigError` for others."""
     return check_texts([value] if isinstance(value, str) else value, what=what)
 
 
 def path_text(value: object) -> str | None:
-    """Return the text of a path, given as text or as a `Path`; None for anything else, and for bytes."""
+    """Return the text of a path, passed as text or as a `Path`; None for anything else, and for bytes."""
     text = value
     if isinstance(value, PathLike):
         with suppress(TypeError):
@@ -154,26 +154,26 @@ def path_text(value: object) -> str | None:
 
 
 def as_set(value: object, *, what: str) -> frozenset[str]:
-    """Names in no order, given as `as_names` takes them, or as a set; raises `ConfigError`."""
+    """Return names as a set, from anything that `as_names` takes or from a set; raise `ConfigError` for others."""
     return frozenset(as_names(tuple(value) if isinstance(value, Set) else value, what=what))
 
 
 def as_paths(value: object, *, what: str) -> tuple[str, ...]:
-    """Paths, given as a list or tuple, or as one path; each as text or as a `Path`. Raises `ConfigError`."""
-    given = [value] if isinstance(value, str | PathLike) else value
-    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray | memoryview):
+    """Return paths, passed as a list, a tuple or one path, each text or a `Path`; raise `ConfigError` for others."""
+    paths = [value] if isinstance(value, str | PathLike) else value
+    if not isinstance(paths, Sequence) or isinstance(paths, bytes | bytearray | memoryview):
         raise ConfigError(f"{what} is {shown(value)}: give a path, or a list of them")
     texts = []
-    for one in given:
-        text = path_text(one)
+    for path in paths:
+        text = path_text(path)
         if not text or "\0" in text:
-            raise ConfigError(f"{what} has {shown(one)} in it: give a list of paths")
+            raise ConfigError(f"{what} has {shown(path)} in it: give a list of paths")
         texts.append(text)
     return tuple(texts)
 
 
 def as_span(value: object, *, what: str) -> timedelta:
-    """Return a duration, given as a timedelta or as ISO 8601 text such as PT15M; raise `ConfigError` for others."""
+    """Return a duration, passed as a timedelta or as ISO 8601 text such as PT15M; raise `ConfigError` for others."""
     if isinstance(value, str):
         return timedelta(milliseconds=parse_duration_ms(value, what=what))
     if not isinstance(value, timedelta):
@@ -184,7 +184,7 @@ def as_span(value: object, *, what: str) -> timedelta:
 
 
 def as_moment(value: object, *, what: str) -> datetime:
-    """Return a time in UTC and whole milliseconds, given as an aware datetime or as ISO 8601 text with a zone.
+    """Return a time in UTC and whole milliseconds, passed as an aware datetime or as ISO 8601 text with a zone.
 
     Raises:
         ConfigError: another type, without a zone, or outside the years 1 to 9999.
@@ -227,7 +227,7 @@ def check_owner_name(value: object) -> str | None:
 
 
 def check_function(value: object, *, what: str, takes: int | None = None) -> None:
-    """Raise `ConfigError` unless the value can be called, and takes this number of arguments, if its signature is known."""
+    """Raise `ConfigError` unless the value is callable and, if its signature is known, takes this number of arguments."""
     if not callable(value):
         raise ConfigError(f"{what} is {shown(value)}: give a function")
     if takes is not None and (error := call_error(value, *range(takes))) is not None:
@@ -236,15 +236,15 @@ def check_function(value: object, *, what: str, takes: int | None = None) -> Non
         )
 
 
-def call_error(function: Callable[..., Any], *given: object, **keywords: object) -> str | None:
-    """Return why a function does not take these arguments; None if it does, or if its signature is not known."""
+def call_error(function: Callable[..., Any], *arguments: object, **keywords: object) -> str | None:
+    """Return why a function does not take these arguments; None if it does, or if its signature is unknown."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # Some C functions have no signature.
         return None
     try:
-        signature.bind(*given, **keywords)
+        signature.bind(*arguments, **keywords)
     except TypeError as error:
         return str(error)
     return None
@@ -255,7 +255,7 @@ def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
     if not callable(clock):
         raise ConfigError(f"clock is {shown(clock)}: give a function such as time.time")
 
-    def told() -> float:
+    def now() -> float:
         try:
             value = clock()
         except Exception as error:
@@ -270,11 +270,11 @@ def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
             )
         return now_s
 
-    return told
+    return now
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number, NumPy's included; None for anything else, and for a bool."""
+    """Return a whole number, also from a NumPy integer; None for anything else, and for a bool."""
     if isinstance(value, bool):
         return None
     try:

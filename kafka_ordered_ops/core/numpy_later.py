@@ -16,10 +16,10 @@ else:
         def __getattr__(self, name: str) -> Any:
             import numpy
 
-            found = getattr(numpy, name)
-            # From now on as quick as a module's own name.
-            setattr(self, name, found)
-            return found
+            attribute = getattr(numpy, name)
+            # Later accesses are as fast as an attribute of a module.
+            setattr(self, name, attribute)
+            return attribute
 
     np = _Numpy()
 

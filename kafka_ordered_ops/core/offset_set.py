@@ -1,18 +1,16 @@
 """Sets of offsets of one partition, as sorted, disjoint, half-open ranges.
 
 `OffsetSet` is a value: every plan, commit or claim has one for each partition, and every decision is algebra on them.
-`GrowingOffsetSet` is its mutable twin for progress that arrives record
-by record.
+`GrowingOffsetSet` is its mutable counterpart for progress that arrives record by record.
 
 The algebra works on *boundaries*, the flat sorted sequence ``[start, end, start, end, ...]``: an offset is
 inside exactly when an odd number of boundaries are at or below it. Any boolean operation on two sets is then the same
 sweep: visit every boundary of both, test whether the combination is inside there, and keep the places where the
-result changes. O((n + m) log(n + m)), whatever the operation, over no more than where
-the two sets meet.
+result changes. Each operation takes O((n + m) log(n + m)), and only visits offsets where the two sets overlap.
 
-Most sets are of one range or a few, and a plan makes some thirty of them for every partition: numpy's calls
+Most sets have one range or a few, and a plan makes about thirty of them for every partition: numpy's calls
 would take ten times as long as the work. So the boundaries of a small set are a tuple, swept in Python, and
-those of a large one an array, swept in numpy.
+those of a large set an array, swept in numpy.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 Int64Array: TypeAlias = "npt.NDArray[np.int64]"
 BoolArray: TypeAlias = "npt.NDArray[np.bool_]"
 
-#: Boundaries of a small set. At twice as many Python's sweep takes as long as numpy's calls.
+#: Boundaries of a small set. With twice as many, Python's sweep takes as long as numpy's calls.
 _SMALL: Final = 16
 
 _RISE: Final = "boundaries of an offset set rise strictly and are not negative"
@@ -64,7 +62,7 @@ class OffsetSet:
 
     @classmethod
     def of(cls, *ranges: tuple[int, int]) -> OffsetSet:
-        """Return the union of half-open ranges, in any order; empty ones vanish."""
+        """Return the union of half-open ranges, in any order; empty ranges are ignored."""
         return cls.from_ranges(ranges)
 
     @classmethod
@@ -106,9 +104,9 @@ class OffsetSet:
         """``[start, end, start, end, ...]``, strictly rising, read-only."""
         if not isinstance(self._edges, tuple):
             return self._edges
-        made = np.array(self._edges, dtype=np.int64)
-        made.flags.writeable = False
-        return made
+        boundaries = np.array(self._edges, dtype=np.int64)
+        boundaries.flags.writeable = False
+        return boundaries
 
     @property
     def edges(self) -> Sequence[int]:
@@ -128,7 +126,7 @@ class OffsetSet:
 
     @property
     def count(self) -> int:
-        """How many offsets are in the set: an upper bound for records, since a log has gaps."""
+        """The number of offsets in the set: at least the number of records, since a log has gaps."""
         starts, ends = self._edges[::2], self._edges[1::2]
         if isinstance(starts, tuple):
             return sum(ends) - sum(starts)
@@ -137,13 +135,15 @@ class OffsetSet:
     @property
     def first(self) -> int:
         """The lowest offset."""
-        invariant(bool(self), "an empty offset set has no first offset")
+        if not len(self._edges):
+            invariant(False, "an empty offset set has no first offset")
         return int(self._edges[0])
 
     @property
     def end(self) -> int:
         """The offset after the highest one."""
-        invariant(bool(self), "an empty offset set has no end")
+        if not len(self._edges):
+            invariant(False, "an empty offset set has no end")
         return int(self._edges[-1])
 
     def first_missing(self, at_or_after: int = 0) -> int:
@@ -152,7 +152,7 @@ class OffsetSet:
         return int(self._edges[index]) if index % 2 else at_or_after
 
     def mask(self, offsets: Int64Array) -> BoolArray:
-        """Return for each offset whether it is in the set."""
+        """Return, for each offset, whether it is in the set."""
         inside: BoolArray = (np.searchsorted(self._edges, offsets, side="right") & 1).astype(bool)
         return inside
 
@@ -163,48 +163,53 @@ class OffsetSet:
 
     def within(self, start: int, end: int) -> OffsetSet:
         """Return the part in [start, end)."""
-        if not self or start >= end or not (start < self.end and self.first < end):
+        edges = self._edges
+        if not len(edges) or start >= end or not (start < edges[-1] and edges[0] < end):
             return EMPTY_SET
-        if start <= self.first and self.end <= end:
+        if start <= edges[0] and edges[-1] <= end:
             return self
-        low, high = bisect_right(self._edges, start), bisect_left(self._edges, end)
-        # An odd number of boundaries before a place: it is inside a range, which is cut there.
+        low, high = bisect_right(edges, start), bisect_left(edges, end)
+        # With an odd number of boundaries before it, a bound is inside a range, which is cut there.
         first, last = [start] * (low % 2), [end] * (high % 2)
         if high - low > _SMALL:
-            # With the type: an empty list alone would make floats of all of them.
+            # The explicit type keeps integers: an empty list is an array of floats.
             parts = (first, self.boundaries[low:high], last)
             return OffsetSet(np.concatenate(parts, dtype=np.int64, casting="unsafe"))
-        return OffsetSet.from_edges([*first, *(int(one) for one in self._edges[low:high]), *last])
+        return OffsetSet.from_edges([*first, *map(int, edges[low:high]), *last])
 
     def __contains__(self, offset: int) -> bool:
         return bool(bisect_right(self._edges, offset) & 1)
 
     def __or__(self, other: OffsetSet) -> OffsetSet:
-        if not (self and other):
-            return self or other
-        return self._combine(other, operator.or_)
+        if not len(self._edges):
+            return other
+        return self._combine(other, operator.or_) if len(other._edges) else self
 
     def __and__(self, other: OffsetSet) -> OffsetSet:
-        if not (self and other):
+        own, theirs = self._edges, other._edges
+        if not (len(own) and len(theirs)):
             return EMPTY_SET
-        low, high = max(self.first, other.first), min(self.end, other.end)
+        low, high = max(int(own[0]), int(theirs[0])), min(int(own[-1]), int(theirs[-1]))
         left, right = self.within(low, high), other.within(low, high)
-        if not (left and right):
+        if not (len(left._edges) and len(right._edges)):
             return EMPTY_SET
-        for one, whole in ((left, right), (right, left)):
+        for part, whole in ((left, right), (right, left)):
             if len(whole) == 1 and (whole.first, whole.end) == (low, high):
-                return one
+                return part
         return left._combine(right, operator.and_)
 
     def __sub__(self, other: OffsetSet) -> OffsetSet:
-        near = other.within(self.first, self.end) if self else other
-        return self._combine(near, operator.gt) if self and near else self
+        own = self._edges
+        if not (len(own) and len(other._edges)):
+            return self
+        near = other.within(int(own[0]), int(own[-1]))
+        return self._combine(near, operator.gt) if len(near._edges) else self
 
     def __le__(self, other: OffsetSet) -> bool:
         return not self - other
 
     def _combine(self, other: OffsetSet, operation: Callable[[Any, Any], Any]) -> OffsetSet:
-        """Return the sweep; `operation` takes two truth values, or two arrays of them."""
+        """Return the result of the sweep; `operation` takes two truth values, or two arrays of them."""
         left, right = self._edges, other._edges
         if isinstance(left, tuple) and isinstance(right, tuple):
             edges, inside = [], False
@@ -222,7 +227,7 @@ class OffsetSet:
         return len(self._edges) > 0
 
     def __len__(self) -> int:
-        """Return how many ranges."""
+        """Return the number of ranges."""
         return len(self._edges) // 2
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -242,8 +247,8 @@ class OffsetSet:
         return OffsetSet, (self.boundaries,)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"[{start}, {end})" for start, end in self.ranges[:8])
-        return f"OffsetSet({shown}{f', ... {len(self)} ranges' if len(self) > 8 else ''})"
+        ranges_text = ", ".join(f"[{start}, {end})" for start, end in self.ranges[:8])
+        return f"OffsetSet({ranges_text}{f', ... {len(self)} ranges' if len(self) > 8 else ''})"
 
 
 def _check_pairs(count: int) -> None:
@@ -259,15 +264,15 @@ def _checked(edges: Sequence[int]) -> tuple[int, ...]:
 
 def _small(edges: tuple[int, ...]) -> OffsetSet:
     """Return a small set of checked boundaries."""
-    made = OffsetSet.__new__(OffsetSet)
-    made._edges = edges
-    return made
+    offsets = OffsetSet.__new__(OffsetSet)
+    offsets._edges = edges
+    return offsets
 
 
 def distinct(offsets: Int64Array) -> Int64Array:
-    """Return some offsets in order, each once.
+    """Return offsets in order, each once.
 
-    A stable sort only merges runs that rise; numpy's `unique` and `union1d` hash every number, a hundred times slower.
+    A stable sort only merges ascending runs; numpy's `unique` and `union1d` hash every number, a hundred times slower.
     """
     points = np.sort(offsets, kind="stable")
     once: Int64Array = points[np.diff(points, prepend=-1) != 0]
@@ -289,16 +294,16 @@ EMPTY_SET: Final = OffsetSet()
 
 def union_of(sets: Iterable[OffsetSet]) -> OffsetSet:
     """Return the union of many sets in one sweep."""
-    filled = [one for one in sets if one]
+    filled = [offsets for offsets in sets if offsets]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY_SET
-    if sum(len(one) for one in filled) <= _SMALL // 2:
-        return OffsetSet.from_ranges([pair for one in filled for pair in one])
-    return _union(np.concatenate([one.bounds for one in filled]))
+    if sum(len(offsets) for offsets in filled) <= _SMALL // 2:
+        return OffsetSet.from_ranges([pair for offsets in filled for pair in offsets])
+    return _union(np.concatenate([offsets.bounds for offsets in filled]))
 
 
 def coarsened(offsets: OffsetSet, ranges_max: int) -> OffsetSet:
-    """Return the offsets, and so many of those between them that at most `ranges_max` ranges remain."""
+    """Return the offsets in at most `ranges_max` ranges: gaps between ranges are filled as needed."""
     if len(offsets) <= ranges_max:
         return offsets
     firsts = np.arange(ranges_max) * len(offsets) // ranges_max
@@ -308,7 +313,7 @@ def coarsened(offsets: OffsetSet, ranges_max: int) -> OffsetSet:
 
 
 class GrowingOffsetSet:
-    """A set that grows range by range; O(log n) for each, for progress that arrives out of order."""
+    """A set for progress that arrives out of order; it grows range by range, O(log n) each."""
 
     def __init__(self, initial: OffsetSet = EMPTY_SET) -> None:
         self._ends: SortedDict[int, int] = SortedDict(initial.ranges)
@@ -318,7 +323,7 @@ class GrowingOffsetSet:
         end = start + 1 if end is None else end
         if start >= end:
             return
-        # The range that begins at or before ours may reach into it, or touch it.
+        # The range that begins at or before `start` may overlap or touch the new range.
         at = self._ends.bisect_right(start) - 1
         if at >= 0:
             left, left_end = self._ends.peekitem(at)

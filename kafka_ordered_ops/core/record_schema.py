@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import ConfigError
 
 #: Values of the column ``timestamp_type``; null if the record has no timestamp.
 CREATE_TIME: Final = 0
@@ -37,3 +40,11 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
 #: ``headers``         in the producer's order, keys may repeat, values may be null; null when there are none
 #: ==================  ================================================================================
 RECORD_SCHEMA: Final = pa.schema(_FIELDS)
+
+
+def record_schema(columns: Collection[str] | None) -> pa.Schema:
+    """Return the schema of some columns of records, all for None; raise `ConfigError` for one that does not exist."""
+    names = RECORD_SCHEMA.names if columns is None else list(columns)
+    if unknown := set(names) - set(RECORD_SCHEMA.names):
+        raise ConfigError(f"no such columns: {sorted(unknown)}; there are {RECORD_SCHEMA.names}")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])

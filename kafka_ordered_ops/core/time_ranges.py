@@ -41,18 +41,18 @@ class TimeRange(NamedTuple):
 
 
 def without_untimed(times: TimeRange) -> list[TimeRange]:
-    """Return the times of an interval without Kafka's mark of a record without a timestamp, which no interval takes."""
+    """Return the times of an interval without `NO_TIMESTAMP`: no interval takes records without a timestamp."""
     pieces = (
         TimeRange(times.since_ms, min(times.before_ms, NO_TIMESTAMP)),
         TimeRange(max(times.since_ms, NO_TIMESTAMP + 1), times.before_ms),
     )
-    return [one for one in pieces if one.since_ms < one.before_ms]
+    return [piece for piece in pieces if piece.since_ms < piece.before_ms]
 
 
 class TimeSplit:
     """The number of the window that takes each timestamp, or `NOBODY`.
 
-    `edges` rise. Label ``n`` belongs to times below edge ``n``, the last label to all times after the last edge.
+    `edges` are ascending. Label ``n`` belongs to times below edge ``n``, the last label to times from the last edge on.
     """
 
     __slots__ = ("_edges", "_labels")
@@ -64,9 +64,9 @@ class TimeSplit:
 
     @classmethod
     def of(cls, wanted: Sequence[Iterable[TimeRange]]) -> TimeSplit:
-        """Split time among windows in the order in which they are served: the first window takes a time."""
-        ranges = [(n, one) for n, times in enumerate(wanted) for one in times]
-        edges = np.unique(np.array([edge for _, one in ranges for edge in one], dtype=np.int64))
+        """Split time among windows, in their order: the first window that wants a time takes it."""
+        ranges = [(n, times) for n, ranges_of in enumerate(wanted) for times in ranges_of]
+        edges = np.unique(np.array([edge for _, times in ranges for edge in times], dtype=np.int64))
         labels = np.full(edges.size + 1, NOBODY, dtype=np.int64)
         for number, (since_ms, before_ms) in ranges:
             first, last = np.searchsorted(edges, (since_ms, before_ms))
@@ -76,8 +76,8 @@ class TimeSplit:
 
     def labels(self, timestamps_ms: Int64Array) -> Int64Array:
         """Return the window of each timestamp."""
-        found: Int64Array = self._labels[np.searchsorted(self._edges, timestamps_ms, side="right")]
-        return found
+        labels: Int64Array = self._labels[np.searchsorted(self._edges, timestamps_ms, side="right")]
+        return labels
 
     def common(self, least_ms: Int64Array, greatest_ms: Int64Array) -> tuple[Int64Array, BoolArray]:
         """Return, for pairs of bounds, the window of all times between them, and whether there is only one."""
@@ -95,9 +95,9 @@ class TimeSplit:
         edges = np.union1d(self._edges, newer._edges)
         starts = np.concatenate(([INT64_MIN], edges))
         ends = np.concatenate((edges, [INT64_MAX]))
-        mine, theirs = self.labels(starts), newer.labels(starts)
-        changed = (mine != theirs) & (starts < ends)
-        rows = np.column_stack((starts[changed], ends[changed], mine[changed])).tolist()
+        own, theirs = self.labels(starts), newer.labels(starts)
+        changed = (own != theirs) & (starts < ends)
+        rows = np.column_stack((starts[changed], ends[changed], own[changed])).tolist()
         return [(TimeRange(since_ms, before_ms), label) for since_ms, before_ms, label in rows]
 
     def meeting(self, times: TimeRange) -> frozenset[int]:
@@ -134,34 +134,34 @@ class LateSteps:
         more = [(times, offset) for offset, times in steps]
         if not more:
             return self
-        begun = sorted([*self.pieces, *more])
-        cuts = sorted({edge for times, _ in begun for edge in times})
-        found: list[tuple[TimeRange, int]] = []
-        # Windows that have begun and may not have ended, the lowest offset first.
+        by_start = sorted([*self.pieces, *more])
+        cuts = sorted({edge for times, _ in by_start for edge in times})
+        pieces: list[tuple[TimeRange, int]] = []
+        # Windows that started at or before `since_ms`, the lowest offset first; some may have ended.
         running: list[tuple[int, int]] = []
         at = 0
         for since_ms, before_ms in pairwise(cuts):
-            while at < len(begun) and begun[at][0].since_ms <= since_ms:
-                times, offset = begun[at]
+            while at < len(by_start) and by_start[at][0].since_ms <= since_ms:
+                times, offset = by_start[at]
                 heapq.heappush(running, (offset, times.before_ms))
                 at += 1
             while running and running[0][1] <= since_ms:
                 heapq.heappop(running)
             if running:
-                found.append((TimeRange(since_ms, before_ms), running[0][0]))
-        return LateSteps(_limited(_merged(found)))
+                pieces.append((TimeRange(since_ms, before_ms), running[0][0]))
+        return LateSteps(_limited(_merged(pieces)))
 
     def from_offset(self, base: int) -> LateSteps:
-        """Return the steps for offsets at or above `base`; lower steps make no difference and merge."""
+        """Return the steps for offsets at or above `base`; lower steps are raised to `base` and merge."""
         if not self.pieces:
             return self
         return LateSteps(_merged([(times, max(offset, base)) for times, offset in self.pieces]))
 
     def in_interval(self, since_ms: int | None) -> LateSteps:
-        """Return the steps of an interval: every record that it holds and that is stamped before `since_ms` is late.
+        """Return the steps of an interval, in which every record stamped before `since_ms` is late.
 
-        An interval takes records of earlier times only if these are planned. Such a record need not be new: an abandoned
-        window may have held it. `None` means a window without a start, whose steps stay the same.
+        An interval takes records of earlier times only if windows were planned for these times. Such a record need not
+        be new: an abandoned window may have held it. `None` means a window without a start, whose steps stay the same.
         """
         if since_ms is None or not self.pieces or self.pieces[0][0].since_ms >= since_ms:
             return self
@@ -189,10 +189,10 @@ class LateSteps:
 
     def cover(self, times: TimeRange) -> bool:
         """Return whether windows were planned for all of these times."""
-        return any(frozen.holds(times) for frozen in self.times)
+        return any(planned.holds(times) for planned in self.times)
 
     def mask(self, offsets: Int64Array, timestamps_ms: Int64Array) -> BoolArray:
-        """Return for each record whether it is late."""
+        """Return, for each record, whether it is late."""
         if not self.pieces:
             return np.zeros(offsets.size, dtype=np.bool_)
         since = np.array([times.since_ms for times, _ in self.pieces], dtype=np.int64)
@@ -235,7 +235,7 @@ NO_STEPS: Final = LateSteps()
 
 
 def rows_by_label(labels: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Yield the labels that occur, rising, each with its positions; O(n log n) for any number of them."""
+    """Yield the labels that occur, in order, each with its positions; O(n log n) for any number of labels."""
     order = np.argsort(labels, kind="stable")
     cuts = np.flatnonzero(np.diff(labels[order])) + 1
     for places in np.split(order, cuts) if labels.size else ():
@@ -255,15 +255,15 @@ def _merged(pieces: Sequence[tuple[TimeRange, int]]) -> tuple[tuple[TimeRange, i
 
 def _limited(pieces: tuple[tuple[TimeRange, int], ...]) -> tuple[tuple[TimeRange, int], ...]:
     """Limit to `LATE_STEPS_MAX` pieces: merge the oldest touching pieces, or drop the oldest."""
-    kept = list(pieces)
+    limited = list(pieces)
     at = 0
-    while len(kept) > LATE_STEPS_MAX and at + 1 < len(kept):
-        (low, low_offset), (high, high_offset) = kept[at], kept[at + 1]
+    while len(limited) > LATE_STEPS_MAX and at + 1 < len(limited):
+        (low, low_offset), (high, high_offset) = limited[at], limited[at + 1]
         if low.before_ms == high.since_ms:
-            # Use the lower offset: whatever is left below the other one was late anyway.
-            kept[at : at + 2] = [
+            # Use the lower offset: records below the higher one that are not done yet were late anyway.
+            limited[at : at + 2] = [
                 (TimeRange(low.since_ms, high.before_ms), min(low_offset, high_offset))
             ]
         else:
             at += 1
-    return tuple(kept[-LATE_STEPS_MAX:])
+    return tuple(limited[-LATE_STEPS_MAX:])

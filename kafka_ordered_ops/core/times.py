@@ -45,12 +45,12 @@ def time_ms(moment: datetime, *, what: str) -> int:
             "add one, such as +00:00 or tzinfo=timezone.utc"
         )
     # Not `moment - _EPOCH`: a subclass of datetime may return something else; pendulum's is not a timedelta.
-    found_ms = datetime.__sub__(moment, _EPOCH) // _MS
-    if not TIME_MS_MIN <= found_ms <= TIME_MS_MAX:
+    epoch_ms = datetime.__sub__(moment, _EPOCH) // _MS
+    if not TIME_MS_MIN <= epoch_ms <= TIME_MS_MAX:
         raise ConfigError(
             f"{what} {moment.isoformat()} is outside the years 1 to 9999 in UTC: give a time within them"
         )
-    return found_ms
+    return epoch_ms
 
 
 def parse_time_ms(text: str, *, what: str) -> int:
@@ -61,9 +61,9 @@ def parse_time_ms(text: str, *, what: str) -> int:
     """
     _check_is_text(text, what)
     if match := _BEYOND_CALENDAR.fullmatch(text):
-        if not INT64_MIN <= (found_ms := int(match[1])) <= INT64_MAX:
+        if not INT64_MIN <= (epoch_ms := int(match[1])) <= INT64_MAX:
             raise ConfigError(f"{what} {text} does not fit 64 bits")
-        return found_ms
+        return epoch_ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

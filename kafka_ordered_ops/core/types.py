@@ -29,10 +29,10 @@ class Isolation(StrEnum):
 
 
 class GroupProtocol(StrEnum):
-    """How a group shares its partitions. All members of a group use the same one.
+    """The protocol by which a group assigns its partitions. All members of a group use the same one.
 
-    `CLASSIC`: the members do, cooperatively. `CONSUMER`: the brokers do (KIP-848, Kafka 4.0 and later); how long a silent
-    member keeps its partitions is a setting of the group then.
+    `CLASSIC`: the members assign them, cooperatively. `CONSUMER`: the brokers do (KIP-848, Kafka 4.0 and later); how long
+    a silent member keeps its partitions is then a setting of the group.
     """
 
     CLASSIC = "classic"
@@ -68,7 +68,7 @@ class OnCovered(StrEnum):
 
     @property
     def allows_covered(self) -> bool:
-        """Whether a window is planned with nothing in it."""
+        """Whether a covered window is planned, without records."""
         return self in (OnCovered.AUTO, OnCovered.SKIP)
 
 
@@ -84,7 +84,7 @@ class Mode(StrEnum):
 
 
 class OnOpenClaim(StrEnum):
-    """What a plan does about open windows of the group that may hold records it asks for.
+    """What a plan does about open windows of the group that may hold records that it asks for.
 
     `STEP_AROUND` leaves their offsets alone. `WAIT` waits until they are committed or abandoned. `TAKE_OVER` abandons
     windows that no attempt has touched for longer than an age limit. `FAIL` raises `OpenClaimError`.
@@ -106,8 +106,8 @@ class OnForeignCommit(StrEnum):
 class ProgressFormat(StrEnum):
     """Where a window group's progress is kept, and so which programs may continue it.
 
-    `LEDGER`: the ledger; the offset maps in the commits are this package's. `DUAL`: the ledger, and each commit carries
-    the offset map of Confluent's Parallel Consumer, so that windows and Parallel Consumer run in turn.
+    `LEDGER`: in the ledger; commits have offset maps of this package. `DUAL`: in the ledger, and each commit has
+    an offset map of Confluent's Parallel Consumer, so that windows and Parallel Consumer may run in turn.
     `PARALLEL_CONSUMER`: the group was handed over to Parallel Consumer, and no window is planned.
     """
 
@@ -124,7 +124,7 @@ class ProgressFormat(StrEnum):
 class WindowStatus(StrEnum):
     """The states of a window: planned, written, committed, published; or abandoned; or rewound.
 
-    Rewound: the window was committed, and then progress was moved back before some of its offsets.
+    Rewound: the window was committed, and later progress was moved back to before some of its offsets.
     """
 
     PLANNED = "planned"
@@ -146,7 +146,7 @@ class WindowStatus(StrEnum):
 
 
 class PlanContent(StrEnum):
-    """The content of a plan: records; nothing, because no records exist; or nothing, because other windows have them."""
+    """The content of a plan: records; nothing, as no records exist; or nothing, as other windows have the records."""
 
     RECORDS = "records"
     EMPTY = "empty"

@@ -28,8 +28,9 @@ PySpark.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.assets import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     )
     from kafka_ordered_ops.dagster.settings import OnNotLive as OnNotLive
     from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
+    from kafka_ordered_ops.dagster.settings import window_id_of as window_id_of
     from kafka_ordered_ops.dagster.spark_resource import SparkResource as SparkResource
     from kafka_ordered_ops.dagster.step.job import AssetWindows as AssetWindows
     from kafka_ordered_ops.dagster.topics import (
@@ -66,35 +68,32 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.translator import (
         KafkaWindowTranslator as KafkaWindowTranslator,
     )
-else:  # A type checker that saw this would let any name pass.
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-#: Where each public name lives.
+#: The module of each public name.
 _HOMES = {
-    "AssetWindows": "step.job",
-    "KafkaResource": "resource",
-    "KafkaResourceComponent": "components.resource_component",
-    "KafkaTopicsComponent": "components.topics_component",
-    "KafkaWindowTranslator": "translator",
-    "OnNotLive": "settings",
-    "OrderedWindowComponent": "components.ordered_window",
-    "SparkResource": "spark_resource",
-    "WindowSettings": "settings",
-    "build_kafka_topic_assets": "topics",
-    "build_ordered_window_asset": "assets",
-    "build_ordered_window_op": "ops",
-    "build_partitions_live_sensor": "sensor",
-    "build_process_window_op": "process_ops",
-    "catch_up_condition": "automation",
-    "ordered_window_asset": "assets",
-    "ordered_window_op": "ops",
-    "partitions_live_check": "check",
+    "AssetWindows": "dagster.step.job",
+    "KafkaResource": "dagster.resource",
+    "KafkaResourceComponent": "dagster.components.resource_component",
+    "KafkaTopicsComponent": "dagster.components.topics_component",
+    "KafkaWindowTranslator": "dagster.translator",
+    "OnNotLive": "dagster.settings",
+    "OrderedWindowComponent": "dagster.components.ordered_window",
+    "SparkResource": "dagster.spark_resource",
+    "WindowSettings": "dagster.settings",
+    "build_kafka_topic_assets": "dagster.topics",
+    "build_ordered_window_asset": "dagster.assets",
+    "build_ordered_window_op": "dagster.ops",
+    "build_partitions_live_sensor": "dagster.sensor",
+    "build_process_window_op": "dagster.process_ops",
+    "catch_up_condition": "dagster.automation",
+    "ordered_window_asset": "dagster.assets",
+    "ordered_window_op": "dagster.ops",
+    "partitions_live_check": "dagster.check",
+    "window_id_of": "dagster.settings",
 }
+
+if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.
+    __getattr__ = lazy_face(__name__, _HOMES)
 
 __all__ = sorted(_HOMES)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dagster import AutomationCondition
 
-from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.delivery.arguments import with_known_names
 
 
 @with_known_names
@@ -18,7 +18,7 @@ def catch_up_condition() -> AutomationCondition[Any]:
     its end. `build_partitions_live_sensor` waits for that. ``on_cron`` requests only the newest partition, and
     ``on_missing`` ignores partitions that were missing at its first evaluation; this condition requests all.
 
-    For assets with partitions: one without is missing only once.
+    Use it for assets with partitions: an asset without partitions is missing only once.
     """
     return (
         AutomationCondition.missing()

@@ -1,6 +1,6 @@
 """A separate asset check: whether the topics' partitions have reached the end of an asset's window."""
 
-# Without postponed annotations: Dagster wants to see the type of a step's context.
+# Without postponed annotations: Dagster reads the type of a step's context.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -22,14 +22,14 @@ from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.step.times import in_ms, times_of
-from kafka_ordered_ops.hosting.arguments import with_known_names
-from kafka_ordered_ops.hosting.window_spec import span_of
+from kafka_ordered_ops.delivery.arguments import with_known_names
+from kafka_ordered_ops.spec.asked import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
 
-#: The check inside an asset's step is about the delivered window and has another name.
+#: The check in an asset's own step covers the delivered window and has another name.
 CHECK_NAME: Final = "topics_live"
 
 
@@ -60,17 +60,17 @@ def partitions_live_check(
     Raises:
         ConfigError: an asset not built by this package, a negative lag, or no lag for an asset without partitions.
     """
-    about = window_asset(asset)
-    if about.partitions_def is None and lag is None:
+    definition = window_asset(asset)
+    if definition.partitions_def is None and lag is None:
         raise ConfigError(
-            f"{about.key.to_user_string()} has no partitions: give lag=, since no record is stamped at or after "
-            "the time of day"
+            f"{definition.key.to_user_string()} has no partitions: give lag=, since no record is stamped at or after "
+            "the current time"
         )
     if lag is not None and lag < timedelta(0):
         raise ConfigError(f"lag {lag} is negative")
 
     @asset_check(
-        asset=about.key,
+        asset=definition.key,
         name=name,
         description="Every Kafka partition has a record stamped at or after the end of the window, or is idle. "
         + (
@@ -79,54 +79,56 @@ def partitions_live_check(
             else "A failure only warns: downstream assets run."
         ),
         blocking=blocking,
-        required_resource_keys={about.kafka_resource},
+        required_resource_keys={definition.kafka_resource},
     )
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        kafka: KafkaResource = getattr(context.resources, about.kafka_resource)
+        kafka: KafkaResource = getattr(context.resources, definition.kafka_resource)
         now = datetime.now(UTC) - (lag or timedelta(0))
         with errors_for_dagster():
-            key, cutoff = _cutoff(about, context.run.tags, now)
+            key, cutoff = _cutoff(definition, context.run.tags, now)
         if cutoff is None:
             return AssetCheckResult(passed=True, description="no partition has ended yet")
         with errors_for_dagster():
-            found = _look(about, kafka, cutoff)
+            liveness = _liveness(definition, kafka, cutoff)
         return AssetCheckResult(
-            passed=found.is_live,
+            passed=liveness.is_live,
             severity=AssetCheckSeverity.ERROR if blocking else AssetCheckSeverity.WARN,
-            description=f"{key or 'the window'}: {found}",
+            description=f"{key or 'the window'}: {liveness}",
             metadata={
                 "cutoff": time_text(time_ms(cutoff, what="cutoff")),
-                "partitions": partitions_table(found),
+                "partitions": partitions_table(liveness),
             },
         )
 
-    made: AssetChecksDefinition = check
-    return made
+    checks: AssetChecksDefinition = check
+    return checks
 
 
-def _look(about: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Liveness":
+def _liveness(definition: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Liveness":
     from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
 
-    settings = about.settings
+    settings = definition.settings
     with GroupWatch(
         kafka.client_settings(), settings.group_id, ledger_topic=kafka.ledger_topic
     ) as watch:
-        return watch.live(settings.window(cutoff, None), grace=span_of(settings.grace, "grace"))
+        return watch.live(
+            settings.untimed_window.at(cutoff), grace=span_of(settings.grace, "grace")
+        )
 
 
 def _cutoff(
-    about: WindowAsset, tags: Mapping[str, str], now: datetime
+    definition: WindowAsset, tags: Mapping[str, str], now: datetime
 ) -> tuple[str | None, datetime | None]:
-    """Return the partition to check, and its end; no end if no partition has ended."""
-    definition = about.partitions_def
-    if not isinstance(definition, TimeWindowPartitionsDefinition):
+    """Return the partition to check and its end; both are None if no partition has ended."""
+    partitions_def = definition.partitions_def
+    if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
         return None, in_ms(now)
     # In some versions of Dagster a check has no partitions, but its run may have them.
     key = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
     if key is None:
-        newest_first = reversed(definition.get_partition_keys(now))
-        windows = ((one, times_of(definition, one)) for one in newest_first)
-        key = next((one for one, times in windows if times.end <= now), None)
+        newest_first = reversed(partitions_def.get_partition_keys(now))
+        windows = ((name, times_of(partitions_def, name)) for name in newest_first)
+        key = next((name for name, times in windows if times.end <= now), None)
         if key is None:
             return None, None
-    return key, times_of(definition, key).end
+    return key, times_of(partitions_def, key).end

@@ -15,7 +15,7 @@ def op_safe(text: str) -> str:
 
 
 def alone_name(group_id: str, cluster: str) -> str:
-    """Return the name of a resource that Dagster accepts only once in a code location; the name gives the reason."""
+    """Return the name of a resource that Dagster accepts only once in a code location; the name states the reason."""
     digest = hashlib.sha256(f"{cluster}\0{group_id}".encode()).hexdigest()[:8]
     return f"kafka_group_{op_safe(group_id)}_may_be_planned_by_one_asset_only_{digest}"
 

@@ -21,7 +21,7 @@ class WindowAsset:
     partitions_def: PartitionsDefinition[str] | None
     #: The name of its `KafkaResource`.
     kafka_resource: str
-    #: Partitions of one run by its backfill policy; None: any number.
+    #: Partitions of one run by its backfill policy; None means any number.
     run_partitions_max: int | None = None
     #: Whether each partition depends on the one before it.
     is_serial: bool = False
@@ -31,9 +31,9 @@ class WindowAsset:
 _KNOWN: Final[WeakKeyDictionary[OpDefinition, WindowAsset]] = WeakKeyDictionary()
 
 
-def remember(asset: AssetsDefinition, about: WindowAsset) -> AssetsDefinition:
+def remember(asset: AssetsDefinition, definition: WindowAsset) -> AssetsDefinition:
     """Remember the definition of an asset; return the asset."""
-    _KNOWN[asset.op] = about
+    _KNOWN[asset.op] = definition
     return asset
 
 
@@ -43,13 +43,13 @@ def window_asset(asset: object) -> WindowAsset:
     Raises:
         ConfigError: an asset not built by this package.
     """
-    # For example a key, which is an easy mistake.
-    known = None
+    # The argument may be anything: passing the asset's key is an easy mistake.
+    definition = None
     if isinstance(asset, AssetsDefinition) and asset.is_executable:
-        known = _KNOWN.get(asset.op)
-    if known is None:
+        definition = _KNOWN.get(asset.op)
+    if definition is None:
         raise ConfigError(
-            f"{asset!r} is not an asset of windows: give what ordered_window_asset or "
-            "build_ordered_window_asset returned, not a key"
+            f"{asset!r} is not an asset of windows: give the result of ordered_window_asset or "
+            "build_ordered_window_asset, not a key"
         )
-    return known
+    return definition

@@ -9,9 +9,8 @@ from dagster import ConfigurableResource
 from dagster_shared.libraries import DagsterLibraryRegistry
 from pydantic import Field
 
-from kafka_ordered_ops.core.types import OnForeignCommit
-from kafka_ordered_ops.hosting.arguments import arguments, check_names, with_known_names
-from kafka_ordered_ops.hosting.full_paths import check_full_files
+from kafka_ordered_ops.delivery.arguments import arguments, check_names, with_known_names
+from kafka_ordered_ops.delivery.full_paths import check_full_files
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -32,8 +31,8 @@ class KafkaResource(ConfigurableResource[Any]):
             }
         )
 
-    Settings that carry a guarantee, such as auto-commit, are overridden. It holds no connection, and never shows its
-    settings.
+    Settings that carry a guarantee, such as auto-commit, are overridden. The resource holds no connection, and never
+    shows its settings.
     """
 
     config: dict[str, str] = Field(
@@ -47,15 +46,16 @@ class KafkaResource(ConfigurableResource[Any]):
         description="Further librdkafka settings to accept from `config`.",
     )
     ledger_topic: str | None = Field(
-        default=None, description="The topic that holds plans and progress; None: the default one."
+        default=None,
+        description="The topic that holds plans and progress; a default topic if not set.",
     )
 
-    def __init__(self, **given: Any) -> None:
-        check_names(type(self).__name__, given, type(self).model_fields)
-        super().__init__(**given)
+    def __init__(self, **values: Any) -> None:
+        check_names(type(self).__name__, values, type(self).model_fields)
+        super().__init__(**values)
 
     def client_settings(self) -> ClientSettings:
-        """Return the settings; raise `ConfigError` for refused ones."""
+        """Return the settings; raise `ConfigError` for refused settings."""
         from kafka_ordered_ops.windows import ClientSettings
 
         check_full_files(self.config)
@@ -70,7 +70,6 @@ class KafkaResource(ConfigurableResource[Any]):
         *,
         run_id: str | None = None,
         owner: str | None = None,
-        on_foreign_commit: OnForeignCommit | None = None,
         ledger_topic: str | None = None,
         timeout_s: float | None = None,
         lookup_timeout_s: float | None = None,
@@ -83,7 +82,7 @@ class KafkaResource(ConfigurableResource[Any]):
 
         Args:
             group_id: the group.
-            ledger_topic: None: the resource's.
+            ledger_topic: the topic that holds plans and progress; by default the resource's.
 
         Raises:
             ConfigError: settings that are refused.

@@ -24,7 +24,7 @@ from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.sensing.asset_look import AssetLook, Candidate, Limits
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor
-from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.delivery.arguments import with_known_names
 
 #: Partitions of one run, unless the asset's backfill policy has a lower limit.
 PARTITIONS_MAX: Final = 1_000
@@ -46,7 +46,7 @@ def build_partitions_live_sensor(
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     tags: Mapping[str, str] | None = None,
 ) -> SensorDefinition:
-    """Return a sensor that requests live partitions that are neither delivered nor requested yet.
+    """Return a sensor that requests live partitions which are neither delivered nor requested yet.
 
     Live: every Kafka partition has a record stamped at or after the end of the partition's interval (and the
     maximum out-of-orderness), or is idle by the asset's `grace`. Neighbouring partitions share one run. For an asset
@@ -58,26 +58,28 @@ def build_partitions_live_sensor(
 
     Args:
         assets: results of `ordered_window_asset` or `build_ordered_window_asset`; one or several.
-        name: the sensor's; by default made of the assets' keys.
-        lookback: ignore partitions that ended longer ago; None: all partitions of the asset.
-        every: for assets without partitions: the distance of their cutoffs, counted from 1970-01-01T00:00Z.
-        partitions_max: partitions of one run; a lower limit of the backfill policy counts.
-        minimum_interval_seconds: between two ticks.
-        default_status: whether it runs as soon as it is deployed.
+        name: the sensor's name; by default built from the assets' keys.
+        lookback: ignore partitions that ended longer ago. By default all partitions of the asset count.
+        every: for assets without partitions: the distance between their cutoffs, counted from 1970-01-01T00:00Z.
+        partitions_max: the limit of partitions in one run; a lower limit of the backfill policy applies.
+        minimum_interval_seconds: the time between two ticks.
+        default_status: whether the sensor runs as soon as it is deployed.
         tags: more tags of the runs.
 
     Raises:
         ConfigError: no asset, an asset not built by this package, no `every` for an asset without partitions, or a
             number out of range.
     """
-    given = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
-    known = [window_asset(asset) for asset in given]
-    _check(known, lookback, every, partitions_max)
+    asset_list = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
+    definitions = [window_asset(asset) for asset in asset_list]
+    _check(definitions, lookback, every, partitions_max)
     limits = Limits(
         partitions_max=partitions_max, runs_max=RUNS_MAX, lookback=lookback, every=every
     )
-    ticker = _Ticker([AssetLook(about, limits) for about in known], dict(tags or {}))
-    keys = [about.key for about in known]
+    ticker = _Ticker(
+        [AssetLook(definition, limits) for definition in definitions], dict(tags or {})
+    )
+    keys = [definition.key for definition in definitions]
     text = ", ".join(key.to_user_string() for key in keys)
 
     return SensorDefinition(
@@ -86,35 +88,39 @@ def build_partitions_live_sensor(
         asset_selection=AssetSelection.assets(*keys),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        required_resource_keys={about.kafka_resource for about in known},
-        description=f"Asks for the partitions of {text} as soon as they are live.",
+        required_resource_keys={definition.kafka_resource for definition in definitions},
+        description=f"Requests the partitions of {text} as soon as they are live.",
     )
 
 
 def _check(
-    known: Sequence[WindowAsset],
+    definitions: Sequence[WindowAsset],
     lookback: timedelta | None,
     every: timedelta | None,
     partitions_max: int,
 ) -> None:
-    if not known:
-        raise ConfigError("a sensor needs an asset to look at")
-    if len({about.key for about in known}) != len(known):
+    if not definitions:
+        raise ConfigError("assets is empty: a sensor needs at least one asset")
+    if len({definition.key for definition in definitions}) != len(definitions):
         raise ConfigError("the sensor has the same asset twice: give each asset once")
-    without = [about.key.to_user_string() for about in known if about.partitions_def is None]
+    without = [
+        definition.key.to_user_string()
+        for definition in definitions
+        if definition.partitions_def is None
+    ]
     if without and every is None:
         raise ConfigError(
-            f"{', '.join(without)} has no partitions: give every=, the distance of its cutoffs, as "
-            "timedelta(hours=1)"
+            f"{', '.join(without)} has no partitions: give every=, the distance between its cutoffs, such "
+            "as timedelta(hours=1)"
         )
     if every is not None and not without:
         raise ConfigError("every is for assets without partitions: partitions have their own times")
     if every is not None and every < timedelta(seconds=1):
-        raise ConfigError(f"every is {every}: a second at least")
+        raise ConfigError(f"every is {every}: it must be at least one second")
     if lookback is not None and lookback <= timedelta(0):
-        raise ConfigError(f"lookback is {lookback}: nothing would ever be asked for")
+        raise ConfigError(f"lookback is {lookback}: it must be positive")
     if partitions_max < 1:
-        raise ConfigError(f"partitions_max is {partitions_max}: a run has one partition at least")
+        raise ConfigError(f"partitions_max is {partitions_max}: it must be at least 1")
 
 
 class _Ticker:
@@ -132,50 +138,51 @@ class _Ticker:
         """
         deadline = time.monotonic() + TICK_S
         cursor, now = self._cursor(context), datetime.now(UTC)
-        found: dict[str, AssetCursor] = {}
+        cursors: dict[str, AssetCursor] = {}
         requests: list[RunRequest] = []
         errors: list[KafkaOrderedOpsError] = []
         for look in self._looks:
-            about, key = look.about, look.about.key.to_user_string()
+            definition, key = look.about, look.about.key.to_user_string()
             before = cursor.of(key)
             if time.monotonic() >= deadline:
-                found[key] = AssetCursor(before.asked, ("not looked at: the tick's time is over",))
+                waits = ("not checked: the tick ran out of time",)
+                cursors[key] = AssetCursor(before.requested, waits)
                 continue
-            kafka = getattr(context.resources, about.kafka_resource)
+            kafka = getattr(context.resources, definition.kafka_resource)
             try:
-                one = look.look(kafka, before, now=now, deadline=deadline)
+                result = look.look(kafka, before, now=now, deadline=deadline)
             except KafkaOrderedOpsError as error:
                 errors.append(error)
                 text = f"{type(error).__name__}: {error}"
-                found[key] = AssetCursor(before.asked, (text,))
+                cursors[key] = AssetCursor(before.requested, (text,))
                 continue
-            found[key] = one.cursor
-            requests += [self._request(about, piece) for piece in one.pieces]
+            cursors[key] = result.cursor
+            requests += [self._request(definition, piece) for piece in result.pieces]
         if errors and not requests:
             raise _all_of(errors)
-        return self._result(context, Cursor(found), requests)
+        return self._result(context, Cursor(cursors), requests)
 
     def _cursor(self, context: SensorEvaluationContext) -> Cursor:
         try:
             return Cursor.from_text(context.cursor)
         except JsonError as error:
             # A repeated request does no harm: Dagster knows the runs by their keys, and a group its windows.
-            context.log.warning("The cursor is not readable, and starts over: %s", error)
+            context.log.warning("The cursor is unreadable and is reset: %s", error)
             return Cursor()
 
-    def _request(self, about: WindowAsset, piece: Sequence[Candidate]) -> RunRequest:
-        key, first, last = about.key.to_user_string(), piece[0], piece[-1]
+    def _request(self, definition: WindowAsset, piece: Sequence[Candidate]) -> RunRequest:
+        key, first, last = definition.key.to_user_string(), piece[0], piece[-1]
         span = first.name if first is last else f"{first.name}...{last.name}"
-        again = sum(one.rewound for one in piece)
+        again = sum(candidate.rewound for candidate in piece)
         tags = dict(self._tags)
         if first is not last:
             tags["dagster/asset_partition_range_start"] = first.name
             tags["dagster/asset_partition_range_end"] = last.name
-        is_one = about.partitions_def is not None and first is last
+        is_one = definition.partitions_def is not None and first is last
         return RunRequest(
-            # A rewound window is to run again, but Dagster skips run keys that it has seen.
+            # A rewound window must run again, but Dagster skips run keys of earlier requests.
             run_key=f"{key}:{span}" + (f":{again}" if again else ""),
-            asset_selection=[about.key],
+            asset_selection=[definition.key],
             partition_key=first.name if is_one else None,
             tags=tags,
         )
@@ -183,7 +190,11 @@ class _Ticker:
     def _result(
         self, context: SensorEvaluationContext, cursor: Cursor, requests: list[RunRequest]
     ) -> SensorResult:
-        lines = [f"{key}: {line}" for key, one in cursor.assets.items() for line in one.waits]
+        lines = [
+            f"{key}: {line}"
+            for key, asset_cursor in cursor.assets.items()
+            for line in asset_cursor.waits
+        ]
         if requests:
             for line in lines:
                 context.log.info(line)

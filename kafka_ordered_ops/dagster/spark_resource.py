@@ -7,7 +7,7 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field, PrivateAttr
 
-from kafka_ordered_ops.hosting.arguments import check_names
+from kafka_ordered_ops.delivery.arguments import check_names
 from kafka_ordered_ops.spark.environment import has_session
 from kafka_ordered_ops.spark.job_checks import check_session
 
@@ -19,8 +19,8 @@ class SparkResource(ConfigurableResource[Any]):
 
         SparkResource(conf={"spark.driver.memory": "2g"})
 
-    It runs on ``local[*]`` unless `conf` names another ``spark.master``. A session that runs in the process already
-    is used, and left running. You can use dagster-pyspark's ``PySparkResource`` instead: both have the session as
+    It runs on ``local[*]`` unless `conf` sets another ``spark.master``. A session that already runs in the process is
+    used, and left running. You can use dagster-pyspark's ``PySparkResource`` instead: both have the session as
     ``spark_session``.
     """
 
@@ -29,9 +29,9 @@ class SparkResource(ConfigurableResource[Any]):
     )
     _started: Any = PrivateAttr(default=None)
 
-    def __init__(self, **given: Any) -> None:
-        check_names(type(self).__name__, given, type(self).model_fields)
-        super().__init__(**given)
+    def __init__(self, **values: Any) -> None:
+        check_names(type(self).__name__, values, type(self).model_fields)
+        super().__init__(**values)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Check that Spark can start here, before anything is planned.
@@ -47,7 +47,7 @@ class SparkResource(ConfigurableResource[Any]):
         """The session.
 
         Raises:
-            ConfigError: as `setup_for_execution`; or Java did not start.
+            ConfigError: as for `setup_for_execution`, or Java did not start.
         """
         # Imported late: definitions load no Spark.
         from kafka_ordered_ops.spark.session import local_session

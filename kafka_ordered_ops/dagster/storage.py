@@ -1,4 +1,4 @@
-"""Credentials of an object store, from where Dagster's users have them: texts, variables of the run, or a resource."""
+"""Credentials of an object store: as text, as environment variables of the run, or from a resource."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _OF_S3: Final = {
 }
 
 
-def check_options(given: object) -> None:
-    """Raise `ConfigError`, which shows no value, for what are no storage options."""
-    if given is None:
+def check_options(options: object) -> None:
+    """Raise `ConfigError` for invalid storage options; its message shows no value."""
+    if options is None:
         return
-    if isinstance(given, ConfigurableResource):
-        if not _OF_S3.keys() <= type(given).model_fields.keys():
+    if isinstance(options, ConfigurableResource):
+        if not _OF_S3.keys() <= type(options).model_fields.keys():
             raise ConfigError(
-                f"storage_options is a {type(given).__name__}: give a mapping, or dagster-aws's S3Resource"
+                f"storage_options is a {type(options).__name__}: give a mapping, or dagster-aws's S3Resource"
             )
-    elif not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    elif not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise ConfigError(
-            f"storage_options is a {type(given).__name__}: give a mapping of names and values, such as "
+            f"storage_options is a {type(options).__name__}: give a mapping of names and values, such as "
             "{'aws_secret_access_key': EnvVar('LAKE_SECRET')}"
         )
 
 
-def resolved_options(given: StorageOptions | None) -> dict[str, Any] | None:
-    """Return storage options with the values of variables, for the step that runs now.
+def resolved_options(options: StorageOptions | None) -> dict[str, Any] | None:
+    """Return storage options with the values of variables, for the running step.
 
     Raises:
         ConfigError: a variable is not set, or a profile cannot be read.
     """
-    if given is None:
+    if options is None:
         return None
-    if isinstance(given, Mapping):
-        return {name: _value(name, value) for name, value in given.items()}
-    return _of_resource(given)
+    if isinstance(options, Mapping):
+        return {name: _value(name, value) for name, value in options.items()}
+    return _of_resource(options)
 
 
 def _of_resource(resource: ConfigurableResource[Any]) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def _profile(name: str) -> dict[str, Any]:
 def _value(name: str, value: Any) -> Any:
     if not isinstance(value, EnvVar):
         return value
-    if (found := value.get_value()) is None:
+    if (resolved := value.get_value()) is None:
         raise ConfigError(
             f"storage_options takes {name} from the environment variable {value.env_var_name}, which is not set where the "
             "step runs: set it there"
         )
-    return found
+    return resolved

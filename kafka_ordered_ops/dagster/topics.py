@@ -1,6 +1,6 @@
 """Topics as assets that Dagster observes: their end offsets as a data version, for lineage and automation."""
 
-# Without postponed annotations: Dagster wants to see the type of a step's context.
+# Without postponed annotations: Dagster reads the type of a step's context.
 
 import hashlib
 import warnings
@@ -20,15 +20,15 @@ from dagster import (
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_choice
-from kafka_ordered_ops.core.cluster_facts import is_pattern
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
+from kafka_ordered_ops.core.cluster.names import is_topic_name
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.names import is_topic_name
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.metadata.tables import table
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.delivery.arguments import with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.resource import KafkaResource
@@ -56,14 +56,14 @@ def build_kafka_topic_assets(
     is read, and topics that are observed together share their requests.
 
     Args:
-        topics: names, no patterns.
-        translator: makes the topics' keys; pass the same one as for the window assets.
+        topics: the topics' names. Patterns are refused.
+        translator: makes the topics' keys; pass the same translator as for the window assets.
         isolation: under ``read_committed``, records of an open transaction do not count yet.
-        automation_condition: when to observe, such as ``AutomationCondition.on_cron("*/5 * * * *")``; None: when you
-            start it, or by a job and its schedule.
+        automation_condition: when to observe, such as ``AutomationCondition.on_cron("*/5 * * * *")``. By default you
+            start observations, or a job and its schedule do.
         group_name: Dagster's group of assets, not a consumer group.
         kafka_resource: the name of the `KafkaResource`.
-        name: the op's; by default made of the topics' names.
+        name: the op's name; by default built from the topics' names.
 
     Raises:
         ConfigError: no topic, a pattern, an invalid topic name, or an invalid isolation.
@@ -80,20 +80,20 @@ def build_kafka_topic_assets(
 
     def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
         kafka = getattr(context.resources, kafka_resource)
-        asked = [topic for topic in names if keys[topic] in context.selected_asset_keys]
+        selected = [topic for topic in names if keys[topic] in context.selected_asset_keys]
         with errors_for_dagster():
-            found = _ends(kafka, asked, isolation)
-        for topic in asked:
+            ends = _ends(kafka, selected, isolation)
+        for topic in selected:
             yield ObserveResult(
                 keys[topic],
-                metadata=_metadata(found[topic]),
-                data_version=_version(found[topic]),
+                metadata=_metadata(ends[topic]),
+                data_version=_version(ends[topic]),
             )
 
     with warnings.catch_warnings():
-        # Dagster has no other way to define an observed asset, and calls this one beta.
+        # Dagster has no other way to define an observed asset, and this API is beta.
         warnings.simplefilter("ignore", BetaWarning)
-        made: AssetsDefinition = multi_observable_source_asset(
+        assets: AssetsDefinition = multi_observable_source_asset(
             name=name or _op_name(names),
             specs=[
                 AssetSpec(
@@ -109,7 +109,7 @@ def build_kafka_topic_assets(
             can_subset=True,
             required_resource_keys={kafka_resource},
         )(observe)
-    return made
+    return assets
 
 
 def _ends(
@@ -122,7 +122,7 @@ def _ends(
 
 def _version(topic: "TopicEnds") -> DataVersion:
     """Return the data version: the same for the same ends of the same topic, whatever retention has removed."""
-    ends = {str(one.partition): one.end_offset for one in topic.partitions}
+    ends = {str(partition.partition): partition.end_offset for partition in topic.partitions}
     text = strict_json.dumps({"topic_id": topic.topic_id, "ends": ends})
     return DataVersion(hashlib.sha256(text.encode()).hexdigest()[:32])
 
@@ -130,17 +130,19 @@ def _version(topic: "TopicEnds") -> DataVersion:
 def _metadata(topic: "TopicEnds") -> dict[str, Any]:
     rows = (
         {
-            "partition": one.partition,
-            "log_start": one.log_start,
-            "end_offset": one.end_offset,
-            "offsets": one.end_offset - one.log_start,
+            "partition": partition.partition,
+            "log_start": partition.log_start,
+            "end_offset": partition.end_offset,
+            "offsets": partition.end_offset - partition.log_start,
         }
-        for one in topic.partitions
+        for partition in topic.partitions
     )
     return {
         f"{_PREFIX}/topic_id": topic.topic_id,
         f"{_PREFIX}/partitions": len(topic.partitions),
-        f"{_PREFIX}/offsets": sum(one.end_offset - one.log_start for one in topic.partitions),
+        f"{_PREFIX}/offsets": sum(
+            partition.end_offset - partition.log_start for partition in topic.partitions
+        ),
         f"{_PREFIX}/ends": table(_COLUMNS, rows),
     }
 

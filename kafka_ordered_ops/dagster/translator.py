@@ -16,13 +16,13 @@ class KafkaWindowTranslator:
 
     def asset_spec(self, key: AssetKey, settings: WindowSettings) -> AssetSpec:
         """Return the spec of a group's windows. It depends on topics by name; the matches of patterns are unknown."""
-        named = [topic for topic in settings.topics if not topic.startswith("^")]
+        named = [topic for topic in settings.untimed_window.topics if not topic.startswith("^")]
         return AssetSpec(
             key,
             deps=[self.topic_key(topic) for topic in named],
             kinds={"kafka"},
             metadata={
                 "kafka_ordered_ops/group": settings.group_id,
-                "kafka_ordered_ops/topics": ", ".join(settings.topics),
+                "kafka_ordered_ops/topics": ", ".join(settings.untimed_window.topics),
             },
         )

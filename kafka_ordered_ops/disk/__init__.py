@@ -1,5 +1,5 @@
-"""The one door to the local file system for what this package makes: no link is followed there, and owners are checked.
+"""The only access to the local file system for this package's own files: links are not followed, and owners are checked.
 
-Below a folder `CONTROL_FOLDER`, wherever that is, all is this package's own. Each folder on the way there is opened relative to
-the one above it, which is held open meanwhile: whoever puts a link or another folder in its place is too late or is refused.
+Everything below a folder `CONTROL_FOLDER` belongs to this package. Each folder of a path is opened relative to its parent, which
+stays open meanwhile: a link or another folder that is put in its place comes too late, or is refused.
 """

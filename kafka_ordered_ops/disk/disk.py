@@ -15,46 +15,47 @@ from typing import Final, TypeVar
 
 from kafka_ordered_ops.disk.trust import check_trusted
 
-#: Beside a root, outside of it: no glob over the data reaches what is below.
+#: Beside a root, not inside it: a glob over the data does not match its files.
 CONTROL_FOLDER: Final = ".koo"
 
-#: By the umask; and never for everybody, who could put something of theirs there.
+#: Reduced by the umask. Never writable for all users: they could plant files there.
 _FOLDER_MODE: Final = 0o775
 FILE_MODE: Final = 0o666
 PRIVATE_MODE: Final = 0o600
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: To go through a folder, one needs no right to list it.
+#: Passing through a folder does not need the right to list it.
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-#: A pipe is not waited for.
+#: Opening a pipe does not block.
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NEW: Final = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
-#: Linux's number: both names change places.
+#: Linux's flag to exchange two names.
 _RENAME_EXCHANGE: Final = 2
-#: A kernel or a file system that cannot; some sandboxes answer so of calls that they do not know.
+#: Errors of a kernel or file system without an exchange. Some sandboxes return them for calls that they do not know.
 _NO_EXCHANGE: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
 
-_Seen = TypeVar("_Seen")
+_Result = TypeVar("_Result")
 _Make = Callable[[int, str], None]
 
 
 class Disk:
-    """The local file system, as far as it is this package's own.
+    """The local file system, for this package's own files.
 
-    What is changed below a `CONTROL_FOLDER` must belong to a trusted user: see `check_trusted`. What is only read may be anybody's.
+    Files that are changed below a `CONTROL_FOLDER` must belong to a trusted user: see `check_trusted`. Files that are only read may
+    belong to any user.
 
     Args:
-        root: a folder of the user's, by whatever links it is reached; no link is followed below it. None: none.
+        root: a folder of the user, which may be reached through links; below it, links are not followed. `None` means no folder.
     """
 
     def __init__(self, root: str | None = None) -> None:
         self._root = root
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------
 
     def read(self, path: str, limit_bytes: int, *, trusted: bool = False) -> bytes | None:
-        """Return the content of a small file, cut one byte behind the limit; None where there is no regular file."""
+        """Return the content of a small file, cut one byte past the limit; `None` without a regular file of this name."""
         try:
             with self.open(path, trusted=trusted) as file:
                 return file.read(limit_bytes + 1)
@@ -62,39 +63,39 @@ class Disk:
             return None
 
     def open(self, path: str, *, trusted: bool = False) -> BufferedReader:
-        """Return a regular file; raise `FileNotFoundError` where something else has its name."""
+        """Open a regular file; raise `FileNotFoundError` for anything else of this name."""
         with self._parent(path, trusted=trusted) as (parent, name):
             if not stat.S_ISREG(os.lstat(name, dir_fd=parent).st_mode):
-                raise FileNotFoundError(errno.ENOENT, "it is no regular file", path)
+                raise FileNotFoundError(errno.ENOENT, "it is not a regular file", path)
             descriptor = os.open(name, _READ, dir_fd=parent)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return open(descriptor, "rb")
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "it is no regular file", path)
+        raise FileNotFoundError(errno.ENOENT, "it is not a regular file", path)
 
     def open_own(self, path: str) -> FileIO:
-        """Return a file of this process's user, to be locked; raise an `OSError` for anything else."""
+        """Open a file of this process's user, to be locked; raise an `OSError` for anything else."""
         with self._parent(path, trusted=True) as (parent, name):
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptor = os.open(name, flags, dir_fd=parent)
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             return open(descriptor, "r+b", buffering=0)
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it is no file of this process's user", path)
+        raise PermissionError(errno.EPERM, "it is not a file of this process's user", path)
 
     def is_mine(self, folder: str) -> bool:
-        """Return whether this is a folder of this process's user, and nobody else may write to it."""
-        found = self.look(folder)
+        """Return whether this is a folder of this process's user that other users cannot write to."""
+        status = self.look(folder)
         return (
-            found is not None
-            and stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            status is not None
+            and stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         )
 
     def look(self, path: str, *, trusted: bool = False) -> os.stat_result | None:
-        """Return what has this name, a link as such; None where nothing has it."""
+        """Return the status of a file, a folder or a link; `None` if the name does not exist."""
         try:
             with self._parent(path, trusted=trusted) as (parent, name):
                 return os.lstat(name, dir_fd=parent)
@@ -102,74 +103,74 @@ class Disk:
             return None
 
     def is_folder(self, path: str) -> bool:
-        """Return whether this is a folder; a link to one is none."""
-        found = self.look(path)
-        return found is not None and stat.S_ISDIR(found.st_mode)
+        """Return whether this is a folder, and not a link to one."""
+        status = self.look(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def names(self, folder: str, *, trusted: bool = False) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no folder."""
+        """Return the names in a folder, sorted; empty without a folder."""
         return sorted(self.seen_in(folder, os.listdir, trusted=trusted) or ())
 
     def seen_in(
-        self, folder: str, look: Callable[[int], _Seen], *, trusted: bool = False
-    ) -> _Seen | None:
-        """Return what a look finds in the one folder that has this name all the while; None when there is no folder.
+        self, folder: str, look: Callable[[int], _Result], *, trusted: bool = False
+    ) -> _Result | None:
+        """Return the result of `look` for a folder that keeps its name meanwhile; `None` without a folder.
 
-        One that is replaced meanwhile is emptied under the eyes of who looks at it.
+        A folder that is replaced meanwhile may be emptied while it is read.
         """
         while True:
             try:
                 with self.held(folder, trusted=trusted) as descriptor:
-                    found = _looked(descriptor, look)
-                    # While the one is held, no other gets its inode.
+                    result = _look_once(descriptor, look)
+                    # While the folder is held, no other folder can get its inode.
                     with self.held(folder, trusted=trusted) as again:
-                        if found and os.path.samestat(os.fstat(descriptor), os.fstat(again)):
-                            return found[0]
+                        if result and os.path.samestat(os.fstat(descriptor), os.fstat(again)):
+                            return result[0]
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def files_in(self, folder: str, wanted: Callable[[str], bool]) -> dict[str, os.stat_result]:
-        """Return what there is of some names in a folder, sorted by name; empty when there is no folder."""
+    def files_in(self, folder: str, is_wanted: Callable[[str], bool]) -> dict[str, os.stat_result]:
+        """Return the status of the wanted names in a folder, sorted by name; empty without a folder."""
 
         def look(descriptor: int) -> dict[str, os.stat_result]:
-            names = sorted(filter(wanted, os.listdir(descriptor)))
+            names = sorted(filter(is_wanted, os.listdir(descriptor)))
             return {name: os.lstat(name, dir_fd=descriptor) for name in names}
 
         return self.seen_in(folder, look) or {}
 
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
-        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+        """Yield, for a folder and everything in it, whether it is a file, its size, and its modification time in s."""
         with suppress(FileNotFoundError, NotADirectoryError), self.held(folder) as descriptor:
-            for _, _, names, one in os.fwalk(dir_fd=descriptor):
-                found = os.fstat(one)
-                yield False, found.st_size, found.st_mtime
+            for _, _, names, directory in os.fwalk(dir_fd=descriptor):
+                status = os.fstat(directory)
+                yield False, status.st_size, status.st_mtime
                 for name in names:
                     # Its job may just have moved or removed it.
                     with suppress(FileNotFoundError):
-                        found = os.lstat(name, dir_fd=one)
-                        yield True, found.st_size, found.st_mtime
+                        status = os.lstat(name, dir_fd=directory)
+                        yield True, status.st_size, status.st_mtime
 
     def check(self, path: str) -> None:
-        """Raise `PermissionError` unless what there is on the way to a folder of this package's, and it, are trusted."""
+        """Raise `PermissionError` unless a folder of this package and its existing parents are trusted."""
         with suppress(FileNotFoundError), self.held(path, trusted=True):
             pass
 
     # --- changing ----------------------------------------------------------------------------------
 
     def create(self, path: str, mode: int = FILE_MODE) -> BufferedWriter:
-        """Return a file that was not there before; raise `FileExistsError`."""
+        """Create a file; raise `FileExistsError` if it exists."""
         with self._parent(path, trusted=True) as (parent, name):
             descriptor = os.open(name, os.O_WRONLY | _NEW, mode, dir_fd=parent)
         return open(descriptor, "wb")
 
     def append(self, path: str, mode: int = PRIVATE_MODE) -> FileIO:
-        """Return a file, made if it is missing, to whose end is written."""
+        """Open a file to append to, created if missing."""
         with self._parent(path, trusted=True) as (parent, name):
             descriptor = _own_file(parent, name, os.O_WRONLY | os.O_APPEND, mode, path)
         return open(descriptor, "ab", buffering=0)
 
     def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        """Write a small file so that it is there whole or not at all: without `durable` only while the system runs."""
+        """Write a small file completely or not at all; with `durable`, also if the system crashes."""
         with self._parent(path, trusted=True) as (parent, name):
             temporary = f"{name}.tmp"
             with suppress(FileNotFoundError):
@@ -190,7 +191,7 @@ class Disk:
                 _sync(".", parent)
 
     def make_folder(self, path: str, *, durable: bool = True) -> None:
-        """Make a folder and its parents, where missing: with rights by the umask, and none to write for everybody."""
+        """Create a folder and its missing parents, with permissions by the umask, and never writable for all users."""
         start, steps, is_own = self._steps(path)
         if not is_own and not self._is_inside(path):
             _make_users(path)
@@ -200,12 +201,12 @@ class Disk:
             pass
 
     def make_private(self, path: str) -> None:
-        """Make one folder that nobody else may look into; raise `FileExistsError`."""
+        """Create one folder that other users cannot read; raise `FileExistsError`."""
         with self._parent(path, trusted=True) as (parent, name):
             os.mkdir(name, 0o700, dir_fd=parent)
 
     def own_private(self, path: str) -> None:
-        """Make one folder that nobody else may look into, unless there is one; raise an `OSError` for anything else."""
+        """Create one folder that other users cannot read, unless it exists; raise an `OSError` for anything else of this name."""
         with suppress(FileExistsError):
             self.make_private(path)
         with self._parent(path, trusted=True) as (parent, name):
@@ -225,30 +226,30 @@ class Disk:
             if durable:
                 _sync_both(to, of)
 
-    def exchange(self, one: str, other: str) -> bool:
-        """Let two folders change places in one step; False, with nothing changed, where that cannot be done.
+    def exchange(self, first: str, second: str) -> bool:
+        """Exchange two folders in one step; return False, with nothing changed, where that is not supported.
 
-        Linux can, on most local file systems.
+        Linux supports it on most local file systems.
         """
         exchange = _exchange()
         with (
-            self._parent(one, trusted=True) as (of, old),
-            self._parent(other, trusted=True) as (to, new),
+            self._parent(first, trusted=True) as (of, old),
+            self._parent(second, trusted=True) as (to, new),
         ):
             number = errno.ENOSYS if exchange is None else exchange(of, old, to, new)
             if number in _NO_EXCHANGE:
                 return False
             if number:
-                raise OSError(number, os.strerror(number), one, None, other)
+                raise OSError(number, os.strerror(number), first, None, second)
             _sync_both(to, of)
         return True
 
     def remove(self, path: str, last: Callable[[str], bool] | None = None) -> None:
-        """Remove a file, or a folder with all that is in it; links are removed, never followed.
+        """Remove a file, or a folder with its contents; links are removed, never followed.
 
         Args:
-            path: what is removed; nothing may be there.
-            last: whether a name in the folder goes after the others.
+            path: the file or folder, which may be missing.
+            last: whether a name in the folder is removed after the others.
         """
         with (
             suppress(FileNotFoundError, NotADirectoryError),
@@ -261,24 +262,24 @@ class Disk:
         with suppress(OSError), self._parent(folder, trusted=True) as (parent, name):
             os.rmdir(name, dir_fd=parent)
 
-    def settle(self, folder: str, wanted: Callable[[str], bool], *, names: bool = True) -> None:
-        """Make durable what others wrote below a folder in files of wanted names; with `names`, also its own names."""
+    def settle(self, folder: str, is_wanted: Callable[[str], bool], *, names: bool = True) -> None:
+        """Make files of wanted names below a folder durable, which others wrote; with `names`, also the names in the folder."""
         with self.held(folder, trusted=True) as descriptor:
-            for path, _, files, one in os.fwalk(topdown=False, dir_fd=descriptor):
-                for name in filter(wanted, files):
-                    _sync(name, one)
+            for path, _, files, directory in os.fwalk(topdown=False, dir_fd=descriptor):
+                for name in filter(is_wanted, files):
+                    _sync(name, directory)
                 if names or path != ".":
-                    os.fsync(one)
+                    os.fsync(directory)
 
     def sync(self, folder: str) -> None:
-        """Make the names in a folder durable; of one that is gone, there are none."""
+        """Make the names in a folder durable; do nothing without a folder."""
         with suppress(FileNotFoundError), self.held(folder, trusted=True) as descriptor:
             os.fsync(descriptor)
 
     def lock(self, path: str) -> FileIO:
-        """Return a file, made if it is missing, for `try_lock`; closing it frees the lock.
+        """Open a file for `try_lock`, created if missing; closing it frees the lock.
 
-        Only who may write beside it can open it: who could read it could lock it, and stop everybody.
+        Only users that may write to its folder can open it: a user who can read it could lock it, and block all others.
         """
         with self._parent(path, trusted=True) as (parent, name):
             is_shared = os.fstat(parent).st_mode & stat.S_IWGRP
@@ -294,13 +295,13 @@ class Disk:
             # The user's own names for places may be links.
             start, steps = folder, []
         with self._through(start, steps, trusted and is_own) as descriptor:
-            listed = os.open(".", _FOLDER, dir_fd=descriptor)
+            readable = os.open(".", _FOLDER, dir_fd=descriptor)
         try:
-            yield listed
+            yield readable
         finally:
-            os.close(listed)
+            os.close(readable)
 
-    # --- the way to a name -------------------------------------------------------------------------
+    # --- paths -------------------------------------------------------------------------------------
 
     @contextmanager
     def _parent(self, path: str, *, trusted: bool) -> Iterator[tuple[int, str]]:
@@ -311,7 +312,7 @@ class Disk:
             try:
                 yield parent, name
             except OSError as error:
-                # The whole path, for whoever reads it.
+                # The whole path, for the reader of the message.
                 if error.filename == name:
                     error.filename = path
                 if error.filename2 == name:
@@ -322,7 +323,7 @@ class Disk:
         return self._root is not None and path.startswith(f"{self._root}/")
 
     def _steps(self, path: str) -> tuple[str, list[str], bool]:
-        """Return the user's folder that a path begins with, the names below it, and whether these are this package's."""
+        """Return the user's folder at the start of a path, the names below it, and whether these belong to this package."""
         parts = path.split("/")
         if CONTROL_FOLDER in parts:
             at = parts.index(CONTROL_FOLDER)
@@ -336,7 +337,7 @@ class Disk:
     def _through(
         self, start: str, steps: list[str], check: bool, *, make: _Make | None = None
     ) -> Iterator[int]:
-        """Yield a descriptor of a folder, reached step by step; each may be made, and is checked."""
+        """Yield a descriptor of a folder, opened step by step; each step may be created, and is checked."""
         descriptor = os.open(start, _STEP)
         try:
             for number, name in enumerate(steps):
@@ -353,8 +354,8 @@ class Disk:
             os.close(descriptor)
 
 
-def _looked(descriptor: int, look: Callable[[int], _Seen]) -> tuple[_Seen] | None:
-    """Return what a look finds; None when what it looked at went meanwhile: the next look knows."""
+def _look_once(descriptor: int, look: Callable[[int], _Result]) -> tuple[_Result] | None:
+    """Return the result of `look`; `None` if a name disappeared meanwhile, so that the caller repeats it."""
     try:
         return (look(descriptor),)
     except (FileNotFoundError, NotADirectoryError):
@@ -371,7 +372,7 @@ def try_lock(file: IOBase) -> bool:
 
 
 def remove_in(parent: int, name: str, last: Callable[[str], bool] | None = None) -> None:
-    """Remove what has a name in a folder that is held; see `Disk.remove`."""
+    """Remove a name in a folder that is held open; see `Disk.remove`."""
     if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
         os.unlink(name, dir_fd=parent)
         return
@@ -393,28 +394,28 @@ def _step(parent: int, name: str, where: str) -> int:
         return os.open(name, _STEP | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            told = "it is a link or a file, and this package keeps its own folder there"
-            raise NotADirectoryError(errno.ENOTDIR, told, where) from None
+            reason = "it is a link or a file, and this package keeps its own folder there"
+            raise NotADirectoryError(errno.ENOTDIR, reason, where) from None
         error.filename = where
         raise
 
 
 def _make(parent: int, name: str, *, durable: bool = True) -> None:
-    """Make a folder in another one, unless there is something of its name."""
+    """Create a folder in another one, unless its name exists."""
     try:
         os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
     except FileExistsError:
         return
     above = os.fstat(parent).st_mode
     if name == CONTROL_FOLDER and above & stat.S_ISGID and above & stat.S_IWGRP:
-        # A folder for a group: each of its users has roots there.
+        # The folder is shared by a group, whose users have roots there.
         _let_group_write(parent, name)
     if durable:
         _sync(".", parent)
 
 
 def _make_users(path: str) -> None:
-    """Make a folder of the user's and its parents, where missing; their names may be links."""
+    """Create a folder of the user and its missing parents; their names may be links."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -439,7 +440,7 @@ def _let_group_write(parent: int, name: str) -> None:
 
 
 def _own_file(parent: int, name: str, access: int, mode: int, path: str) -> int:
-    """Return a descriptor of a regular file that is trusted, made if it is missing."""
+    """Return a descriptor of a trusted regular file, created if missing."""
     flags = access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         with suppress(FileNotFoundError):
@@ -451,10 +452,10 @@ def _own_file(parent: int, name: str, access: int, mode: int, path: str) -> int:
             os.fchmod(descriptor, mode)
             return descriptor
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise FileExistsError(errno.EEXIST, "it is in the way: it is no regular file", path)
-        check_trusted(found, path)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileExistsError(errno.EEXIST, "it is not a regular file", path)
+        check_trusted(status, path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -463,7 +464,7 @@ def _own_file(parent: int, name: str, access: int, mode: int, path: str) -> int:
 
 @cache
 def _exchange() -> Callable[[int, str, int, str], int] | None:
-    """Return what exchanges two names in folders and returns the number of its error, or 0; None where there is no such call."""
+    """Return a function that exchanges two names and returns an errno, or 0; `None` where the system has no such call."""
     try:
         # Some builds of Python have no ctypes, and some C libraries no such function.
         import ctypes
@@ -473,8 +474,8 @@ def _exchange() -> Callable[[int, str, int, str], int] | None:
         return None
     call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
-    def exchange(of: int, one: str, to: int, other: str) -> int:
-        names = (of, os.fsencode(one), to, os.fsencode(other))
+    def exchange(of: int, old: str, to: int, new: str) -> int:
+        names = (of, os.fsencode(old), to, os.fsencode(new))
         return ctypes.get_errno() if call(*names, _RENAME_EXCHANGE) else 0
 
     return exchange
@@ -482,7 +483,7 @@ def _exchange() -> Callable[[int, str, int, str], int] | None:
 
 def _sync_both(to: int, of: int) -> None:
     """Make a rename durable."""
-    # The new name before the old one: a folder that shows up twice after a crash is no loss.
+    # The new name before the old one: after a crash, a folder with two names is better than one with none.
     _sync(".", to)
     if not os.path.samestat(os.fstat(to), os.fstat(of)):
         _sync(".", of)

@@ -1,4 +1,4 @@
-"""A temporary folder: gone at its end, and after a ``kill -9`` with the next one in the same place."""
+"""A temporary folder, removed at its end, or after a ``kill -9`` by the next temporary folder in the same place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kafka_ordered_ops.disk.disk import PRIVATE_MODE, Disk, try_lock
 
 _PREFIX: Final = "kafka-ordered-ops-"
 _NAME: Final = re.compile(rf"{_PREFIX}[0-9a-f]{{32}}")
-#: Locked for as long as the process that made the folder lives, or one that it has given the file to.
+#: Locked while the process that created the folder lives, or a process that inherited the file.
 _IN_USE: Final = ".in-use"
-#: What is yielded: one level below, so that what is beside it goes with it.
+#: The folder for the caller: one level below, so that the files beside it are removed with it.
 _CONTENT: Final = "content"
 
 
 @contextmanager
 def private_folder(parent: str | None = None) -> Iterator[tuple[str, IOBase]]:
-    """Yield a new folder that nobody else may look into, and the locked file that says that it is in use.
+    """Yield a new folder that other users cannot read, and the locked file that marks it as in use.
 
     Args:
-        parent: where it is made; None: in the system's folder for temporary files.
+        parent: the folder to create it in; `None` means the system's folder for temporary files.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     parent = parent or system_folder()
     disk = Disk()
@@ -57,7 +57,7 @@ def system_folder() -> str:
 
 @contextmanager
 def _locked(disk: Disk, path: str) -> Iterator[IOBase]:
-    # Locked before it has its name: whoever finds it by that name finds it locked.
+    # Locked before it gets its name: another process never sees it unlocked.
     with disk.create(f"{path}.new", PRIVATE_MODE) as file:
         try_lock(file)
         disk.rename(f"{path}.new", path, durable=False)
@@ -66,14 +66,14 @@ def _locked(disk: Disk, path: str) -> Iterator[IOBase]:
 
 def _remove(disk: Disk, folder: str) -> None:
     with suppress(OSError):
-        # What says whether it is in use goes last: whoever is killed meanwhile leaves a folder that the next one finds.
+        # The lock file is removed last: a process killed meanwhile leaves a folder that the next process removes.
         disk.remove(folder, last=_IN_USE.__eq__)
 
 
 def _remove_left(disk: Disk, parent: str) -> None:
     """Remove the folders of processes that were killed."""
     for name in disk.names(parent):
-        # In use, on its way in or out, or another user's: none of this one's business.
+        # Folders in use, being created or removed, or of another user, are left alone.
         if _NAME.fullmatch(name) and disk.is_mine(folder := f"{parent}/{name}"):
             with suppress(OSError), disk.open_own(f"{folder}/{_IN_USE}") as file:
                 if try_lock(file):

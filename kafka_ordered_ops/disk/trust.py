@@ -1,4 +1,4 @@
-"""Who may own, and so may change, what this package works with."""
+"""Users that may own, and so change, this package's files."""
 
 from __future__ import annotations
 
@@ -9,45 +9,49 @@ import pwd
 import stat
 from typing import Final
 
-#: Names the others who share a root on purpose: users and ``@groups``, separated by commas; ``*`` is everybody.
+#: Users and ``@groups`` that share a root on purpose, separated by commas; ``*`` means all users.
 TRUST_VARIABLE: Final = "KAFKA_ORDERED_OPS_TRUST"
 
 _EVERYBODY: Final = "*"
 
 
-def check_trusted(found: os.stat_result, path: str) -> None:
+def check_trusted(status: os.stat_result, path: str) -> None:
     """Raise `PermissionError` unless only trusted users can change a folder or a file.
 
-    Trusted are the user of this process, root, and whom the environment names. A group that may write was let in by the
-    owner, with the umask or a folder's group. Everybody else never is.
+    The user of this process, root, and the users that the environment lists are trusted. A group with write permission was
+    allowed by the owner, through the umask or the folder's group. Other users are never trusted.
     """
-    named = [one.strip() for one in os.environ.get(TRUST_VARIABLE, "").split(",") if one.strip()]
-    if _EVERYBODY in named:
+    is_open, is_own = bool(status.st_mode & stat.S_IWOTH), status.st_uid in (os.geteuid(), 0)
+    if is_own and not is_open:
+        # The usual case, for each step of each path.
         return
-    if not _is_trusted(found.st_uid, named):
-        owner = _name(found.st_uid)
+    trusted = [
+        name.strip() for name in os.environ.get(TRUST_VARIABLE, "").split(",") if name.strip()
+    ]
+    if _EVERYBODY in trusted:
+        return
+    if not (is_own or _is_named(status.st_uid, trusted)):
+        owner = _name(status.st_uid)
         raise PermissionError(
             errno.EPERM,
             f"it belongs to user {owner}, and only this process's user, {_name(os.geteuid())}, and root are trusted there. If "
-            f"{owner} shares it with you on purpose, set {TRUST_VARIABLE}={owner}; else move it away, or use a folder of "
-            "your own",
+            f"{owner} shares it with you on purpose, set {TRUST_VARIABLE}={owner}; otherwise move it away, or use your "
+            "own folder",
             path,
         )
-    if found.st_mode & stat.S_IWOTH:
+    if is_open:
         raise PermissionError(
             errno.EPERM,
-            f"every user of this machine may write to it. Take that right away (chmod o-w), or set {TRUST_VARIABLE}=* where "
+            f"every user of this machine may write to it. Remove that permission (chmod o-w), or set {TRUST_VARIABLE}=* where "
             "no other user has access",
             path,
         )
 
 
-def _is_trusted(uid: int, named: list[str]) -> bool:
-    if uid in (os.geteuid(), 0):
-        return True
+def _is_named(uid: int, trusted: list[str]) -> bool:
     return any(
-        _group_id(one[1:]) in _groups_of(uid) if one.startswith("@") else _user_id(one) == uid
-        for one in named
+        _group_id(name[1:]) in _groups_of(uid) if name.startswith("@") else _user_id(name) == uid
+        for name in trusted
     )
 
 

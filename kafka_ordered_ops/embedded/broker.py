@@ -7,7 +7,7 @@ The steps of a start, and the error of each:
    (without them, transactions follow an old protocol). Its result is the same each time except for two ids, so it
    runs once and the result is cached.
 3. The guard starts the broker. From here on nothing can outlive this process.
-4. The broker is asked for its metadata until it names itself. An open port would not do: it opens before
+4. Metadata requests are repeated until the broker lists itself. An open port is not enough: it opens before
    the broker may serve. If the process ends first, or time runs out, `BrokerStartError` quotes its log.
 
 An object is for one thread at a time.
@@ -28,7 +28,7 @@ from kafka_ordered_ops.embedded import jars
 from kafka_ordered_ops.embedded.errors import BrokerStartError, EmbeddedKafkaError
 from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, NODE_ID, Guard, free_ports, launch
 
-#: Two programs may draw the same free port at the same moment; that they do so again is another matter.
+#: Two programs may choose the same free port at the same moment; a second time is unlikely.
 _START_TRIES = 3
 _IN_USE = "Address already in use"
 
@@ -43,7 +43,7 @@ _LOG_TAIL_LINES = 30
 
 @dataclass(frozen=True)
 class Listener:
-    """One more way in to the broker.
+    """A further listener of the broker.
 
     `advertised_port` is the port that the broker advertises to clients, for a proxy in front of `port`.
     """
@@ -57,7 +57,7 @@ class Listener:
 class EmbeddedKafka:
     """A Kafka broker owned by this process; its data is deleted at the end.
 
-    `properties` are broker settings that go over the ones used here; `listeners` are further listeners.
+    `properties` are broker settings that override the ones of this package; `listeners` are further listeners.
     As a context manager it starts on entry and stops on exit.
     """
 
@@ -118,14 +118,14 @@ class EmbeddedKafka:
             )
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-ordered-ops-"))
         try:
-            others = {one.port for one in self._listeners}
-            for left in reversed(range(_START_TRIES)):
+            others = {listener.port for listener in self._listeners}
+            for tries_left in reversed(range(_START_TRIES)):
                 self._port, self._controller_port = free_ports(2, but=others)
                 try:
                     self._launch()
                     return
                 except BrokerStartError as error:
-                    if left == 0 or _IN_USE not in error.log_tail:
+                    if tries_left == 0 or _IN_USE not in error.log_tail:
                         raise
         except BaseException:
             self.stop()
@@ -133,7 +133,7 @@ class EmbeddedKafka:
 
     def stop(self) -> None:
         """End the broker and delete its data; without a broker it does nothing."""
-        # Nothing it could still write is wanted: no need for it to end in good order.
+        # Its data is deleted, so it need not shut down cleanly.
         self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -182,16 +182,18 @@ class EmbeddedKafka:
             raise
 
     def _settings(self) -> dict[str, str]:
-        ways_in = [Listener("PLAINTEXT", self._port), *self._listeners]
+        listeners = [Listener("PLAINTEXT", self._port), *self._listeners]
         inner = Listener("CONTROLLER", self._controller_port)
         return {
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{inner.port}",
-            "listeners": ",".join(f"{way.name}://{HOST}:{way.port}" for way in [*ways_in, inner]),
+            "listeners": ",".join(
+                f"{each.name}://{HOST}:{each.port}" for each in [*listeners, inner]
+            ),
             "advertised.listeners": ",".join(
-                f"{way.name}://{HOST}:{way.advertised_port or way.port}" for way in ways_in
+                f"{each.name}://{HOST}:{each.advertised_port or each.port}" for each in listeners
             ),
             "listener.security.protocol.map": ",".join(
-                f"{way.name}:{way.protocol}" for way in [*ways_in, inner]
+                f"{each.name}:{each.protocol}" for each in [*listeners, inner]
             ),
             **self._properties,
         }
@@ -201,7 +203,7 @@ class EmbeddedKafka:
         while time.monotonic() < deadline:
             if not guard.alive:
                 raise self._start_error("ended while starting")
-            if _port_open(self._port) and _names_itself(self.bootstrap):
+            if _port_open(self._port) and _lists_itself(self.bootstrap):
                 return
             time.sleep(_POLL_S)
         raise self._start_error(f"did not answer within {self._start_timeout_s:.0f} s")
@@ -224,13 +226,13 @@ def _port_open(port: int) -> bool:
         return False
 
 
-def _names_itself(bootstrap: str) -> bool:
+def _lists_itself(bootstrap: str) -> bool:
     """Return whether the broker answers a metadata request and lists itself as alive."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    # A broker that is still starting refuses, hangs or answers nothing; the caller asks again, and the
-    # client's own lines about it would only look like errors.
+    # A broker that is still starting refuses, hangs or does not answer. The caller repeats the request, and the
+    # client's own log lines would look like errors.
     quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
     client = AdminClient({"bootstrap.servers": bootstrap, **quiet})
     try:

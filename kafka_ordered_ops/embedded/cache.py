@@ -1,4 +1,4 @@
-"""Where downloads and generated files are kept between runs, and how processes share them."""
+"""The cache of downloads and generated files, which processes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cache_dir() -> Path:
     """Return the cache folder of this user; created if it is missing.
 
     Raises:
-        EmbeddedKafkaError: others may write there: Java code runs from it.
+        EmbeddedKafkaError: other users may write there, and Java code runs from it.
     """
     explicit = os.environ.get(CACHE_VARIABLE)
     if explicit:
@@ -33,7 +33,7 @@ def cache_dir() -> Path:
         disk.own_private(str(folder))
     except OSError as error:
         raise EmbeddedKafkaError(
-            f"the cache folder {folder} cannot be used: {error.strerror}. Name another one with {CACHE_VARIABLE}"
+            f"the cache folder {folder} cannot be used: {error.strerror}. Set {CACHE_VARIABLE} to another folder"
         ) from error
     return folder
 

@@ -16,9 +16,13 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.embedded.cache import cache_dir, locked
 from kafka_ordered_ops.embedded.errors import JarsError
+
+if TYPE_CHECKING:
+    from jgo.maven import MavenContext
 
 KAFKA_VERSION = "4.3.0"
 
@@ -52,16 +56,16 @@ def listed_jars(file: Path, name: str) -> list[Path]:
     Raises:
         JarsError: they cannot be downloaded, or are not the listed ones.
     """
-    listed = read_list(file)
-    # The folder is named for the list, so that versions live side by side and never mix.
+    digests = read_list(file)
+    # The folder is named after the list, so that versions never mix.
     folder = cache_dir() / f"{name}-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
     if not folder.is_dir():
         with locked("jars"):
             # Another process may have been the first to get the lock.
             if not folder.is_dir():
-                _download(listed, folder)
-    verify(folder, listed)
-    return [folder / path for path in listed]
+                _download(digests, folder)
+    verify(folder, digests)
+    return [folder / path for path in digests]
 
 
 def read_list(file: Path) -> dict[str, str]:
@@ -70,19 +74,19 @@ def read_list(file: Path) -> dict[str, str]:
     return {path: digest for digest, path in pairs}
 
 
-def verify(folder: Path, listed: Mapping[str, str]) -> None:
+def verify(folder: Path, digests: Mapping[str, str]) -> None:
     """Raise `JarsError` unless `folder` holds exactly the listed jars, byte for byte."""
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.jar")}
-    problems = [f"not in the list: {path}" for path in sorted(found - listed.keys())]
-    for path, wanted in listed.items():
-        if path not in found:
+    paths = {path.relative_to(folder).as_posix() for path in folder.rglob("*.jar")}
+    problems = [f"not in the list: {path}" for path in sorted(paths - digests.keys())]
+    for path, expected in digests.items():
+        if path not in paths:
             problems.append(f"missing: {path}")
-        elif (digest := sha256(folder / path)) != wanted:
-            problems.append(f"altered: {path} (SHA-256 {digest}, wanted {wanted})")
+        elif (digest := sha256(folder / path)) != expected:
+            problems.append(f"altered: {path} (SHA-256 {digest}, wanted {expected})")
     if problems:
         raise JarsError(
             f"The jars in {folder} are not the ones in the committed list: "
-            f"{'; '.join(problems)}. If nobody changed them on purpose, delete the folder; "
+            f"{'; '.join(problems)}. Unless they were changed on purpose, delete the folder; "
             "the next start downloads it again.",
             problems=tuple(problems),
         )
@@ -94,19 +98,27 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _download(listed: Mapping[str, str], folder: Path) -> None:
+def _download(digests: Mapping[str, str], folder: Path) -> None:
     """Fetch every listed jar into `folder`, which appears complete and verified or not at all."""
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _fetch([_coordinates(path) for path in listed], staging)
-        verify(staging, listed)
+        _fetch([_coordinates(path) for path in digests], staging)
+        verify(staging, digests)
         staging.rename(folder)
     finally:
         # Gone after the rename; the rest of a failed download has no further use.
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
+def maven(repository: Path | None = None) -> MavenContext:
+    """Return what downloads from Maven Central, or a mirror that the user has configured for jgo.
+
+    Args:
+        repository: the folder for downloads; None means jgo's own.
+
+    Raises:
+        JarsError: jgo is not installed.
+    """
     try:
         from jgo.config import GlobalSettings
         from jgo.constants import MAVEN_CENTRAL_URL
@@ -120,12 +132,16 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
     # A mirror that the user has configured for jgo is first: Maven Central may be out of reach. The source makes no
     # difference, because every byte is checked.
     mirrors = {**GlobalSettings.load().repositories, "central": MAVEN_CENTRAL_URL}
-    context = MavenContext(
+    return MavenContext(
         repo_cache=repository,
         local_repos=[],
         remote_repos=mirrors,
         timeout=DOWNLOAD_TIMEOUT_S,
     )
+
+
+def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
+    context = maven(repository)
 
     def fetch(coordinate: tuple[str, str, str]) -> str | None:
         group_id, artifact, version = coordinate
@@ -140,8 +156,8 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
     if problems:
         raise JarsError(
             f"{len(problems)} of {len(coordinates)} jars could not be "
-            f"downloaded, the first: {problems[0]}. Maven Central, or a mirror named in jgo's "
-            "settings, must be in reach for the first start.",
+            f"downloaded, the first: {problems[0]}. Maven Central, or a mirror in jgo's "
+            "settings, must be reachable for the first start.",
             problems=problems,
         )
 

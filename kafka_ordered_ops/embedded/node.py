@@ -58,7 +58,7 @@ SETTINGS = {
     "node.id": str(NODE_ID),
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    # One node is all there is.
+    # There is only one node.
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -86,21 +86,21 @@ SETTINGS = {
 
 def free_ports(count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return different free ports of 127.0.0.1 that no outgoing connection will get, none of `but` among them."""
-    found: list[int] = []
-    # A seed that a program sets must not bring all its brokers to the same ports.
+    ports: list[int] = []
+    # Not affected by a program's seed, which would give all its brokers the same ports.
     for port in random.SystemRandom().sample(_PORTS, _PORT_TRIES):
         if port in but:
             continue
         with socket.socket() as probe:
-            # As Java's server sockets do: a port whose last connections are still fading is free.
+            # As Java's server sockets do: a port with connections in TIME_WAIT is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise EmbeddedKafkaError(
         f"{_PORT_TRIES} ports tried from {_PORTS}, and fewer than {count} are free"
     )
@@ -122,9 +122,9 @@ def launch(
 
     Args:
         folder: where the node keeps its settings, its log and its data.
-        settings: broker settings; they go over `SETTINGS`.
+        settings: broker settings, which override `SETTINGS`.
         remove: the folder to delete when this process ends without stopping the node; `folder` unless given.
-        cluster_id: the cluster of new data; None: a new one.
+        cluster_id: the cluster id of new data; `None` means a new one.
     """
     data = folder / "data"
     settings = {**SETTINGS, "log.dirs": str(data), **settings}
@@ -181,7 +181,7 @@ class Guard:
         """Execute an order; the guard of an ended broker accepts none."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{word}\n".encode("ascii"))
-            # A byte when it is done, or the end of the pipe with that of the guard.
+            # A byte when the order is executed, or the end of the pipe when the guard ends.
             os.read(self._answers, 1)
 
     def end(self, word: str, timeout_s: float = 0) -> None:

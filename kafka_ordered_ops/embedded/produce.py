@@ -36,16 +36,16 @@ FLUSH_TIMEOUT_S: Final = 60.0
 _RECORDS_PER_POLL: Final = 5_000
 
 _PRODUCER: Final[Mapping[str, str | int | bool]] = {
-    # Records of a partition keep the order they are given in, whatever is retried.
+    # Records of a partition keep their order, even with retries.
     "enable.idempotence": True,
     # The same partition for a key as the Java clients choose.
     "partitioner": "murmur2_random",
     "compression.type": "lz4",
     "linger.ms": 20,
-    # A broker that has just started hands out no producer ids for a second: no news.
+    # A new broker assigns no producer ids for a second: the client's warnings are not useful.
     "log_level": 3,
     "queue.buffering.max.messages": 200_000,
-    # A failure is worth a call; 300,000 successes are counted by the log's end offsets.
+    # Only failures need a call: successes are counted by the log's end offsets.
     "delivery.report.only.error": True,
 }
 
@@ -93,9 +93,9 @@ def produce(bootstrap: str, records: Iterable[Record], *, progress: Progress | N
             _check(failed)
             if progress is not None:
                 progress(count)
-    if left := producer.flush(FLUSH_TIMEOUT_S):
+    if queued := producer.flush(FLUSH_TIMEOUT_S):
         raise BrokerError(
-            f"{left:,} of {count:,} records were not confirmed within {FLUSH_TIMEOUT_S:g} s",
+            f"{queued:,} of {count:,} records were not confirmed within {FLUSH_TIMEOUT_S:g} s",
             code="flush",
         )
     _check(failed)
@@ -123,18 +123,18 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
 
 def committed_offsets(bootstrap: str, group_id: str, topic: str) -> dict[int, int]:
     """Return the offsets that a group has committed on a topic; partitions without one are absent."""
-    # A consumer that never subscribes is no member. The admin client's call for it kills the process where
-    # the broker answers that the group's coordinator is another one, or not there yet (librdkafka 2.16).
+    # A consumer that never subscribes is not a member. The admin client's call kills the process if the
+    # broker answers that it is not the group's coordinator, or that there is none yet (librdkafka 2.16).
     consumer = _reader(bootstrap, group_id)
     try:
         partitions = consumer.list_topics(topic, REQUEST_TIMEOUT_S).topics[topic].partitions
-        asked = [TopicPartition(topic, number) for number in sorted(partitions)]
-        found = consumer.committed(asked, REQUEST_TIMEOUT_S)
+        topic_partitions = [TopicPartition(topic, number) for number in sorted(partitions)]
+        committed = consumer.committed(topic_partitions, REQUEST_TIMEOUT_S)
     except KafkaException as error:
         raise _broker_error(f"offsets of group {group_id} cannot be read", error.args[0]) from error
     finally:
         consumer.close()
-    return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+    return {tp.partition: tp.offset for tp in committed if tp.offset >= 0}
 
 
 def _hand_over(
@@ -152,8 +152,8 @@ def _hand_over(
             )
             return
         except BufferError:
-            # The queue is full: the broker is slower. `flush` at the end bounds the wait for one that never answers,
-            # because records expire meanwhile and make room.
+            # The queue is full: the broker is slower. The wait for a broker that never answers is limited, because
+            # records expire and free the queue.
             producer.poll(0.1)
         except KafkaException as error:
             raise _broker_error(f"a record cannot be sent to {topic}", error.args[0]) from error
@@ -171,15 +171,15 @@ def _check(failed: list[tuple[KafkaError, Message]]) -> None:
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
-        # Not asked by name: that could create it with the broker's own number of partitions.
+        # Metadata of all topics: a request by name could create the topic with the broker's default of partitions.
         answer = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
-        found = {} if answer is None else answer.partitions
-        if len(found) == partitions and all(part.leader >= 0 for part in found.values()):
+        by_number = {} if answer is None else answer.partitions
+        if len(by_number) == partitions and all(part.leader >= 0 for part in by_number.values()):
             return
         if time.monotonic() > deadline:
             raise BrokerError(
-                f"topic {topic} was created, but {partitions} partitions with leaders were not there "
-                f"within {REQUEST_TIMEOUT_S:g} s: {len(found)} found",
+                f"topic {topic} was created, but it did not have {partitions} partitions with leaders "
+                f"within {REQUEST_TIMEOUT_S:g} s: it has {len(by_number)} partitions",
                 code="leaders",
             )
         time.sleep(0.05)

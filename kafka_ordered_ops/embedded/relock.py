@@ -15,8 +15,8 @@ from kafka_ordered_ops.embedded import jars
 
 def main() -> None:
     """Resolve the roots, hash their dependencies, and replace the list."""
-    listed = resolve()
-    lines = [f"{digest}  {path}\n" for path, digest in sorted(listed.items())]
+    digests = resolve()
+    lines = [f"{digest}  {path}\n" for path, digest in sorted(digests.items())]
     jars.LIST.write_text("".join(lines), encoding="ascii")
     sys.stdout.write(f"{len(lines)} jars in {jars.LIST.name}\n")
 

@@ -1,5 +1,5 @@
-"""The one door to confluent-kafka: settings, look-ups, committed offsets, records.
+"""The only package that calls confluent-kafka: settings, look-ups, committed offsets, records.
 
-Sentinels (-1, -2, -1001 and others), client error codes and client objects never leave this room; it returns this
-package's own types and errors.
+Sentinels (-1, -2, -1001 and others), client error codes and client objects never leave it: its functions return and raise
+our own types and errors.
 """

@@ -1,8 +1,8 @@
-"""Find where the log of an older leader's epoch ends: only asked when a partition has a new leader.
+"""Find where the log of an older leader's epoch ends; only needed if a partition has a new leader.
 
-The client has no call for it. But if a consumer gets an offset together with a leader's epoch, the broker compares
-the two before a fetch, and the client reports the result: the log is cut, and where. Each partition is therefore
-assigned, and its first event awaited: a record, the end of the partition, or that error.
+The client has no call for this. But if a consumer is assigned an offset with a leader's epoch, the broker compares the two
+before a fetch, and the client reports whether and where the log was truncated. So each partition is assigned, and its first
+event awaited: a record, the end of the partition, or that error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import confluent_kafka as ck
 
-from kafka_ordered_ops.core.cluster_facts import LogClaim
+from kafka_ordered_ops.core.cluster.cluster_facts import LogClaim
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import LEADERSHIP_UNSETTLED, RETRY_PAUSE_S
@@ -23,14 +23,14 @@ from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, tra
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: One wait for a sign of life.
+#: The wait for one event.
 _POLL_S: Final = 0.2
-#: The client's message about a cut log; after any other wording, nothing of the log is trusted.
+#: The client's message about a truncated log; after any other wording, the whole log counts as changed.
 _CUT: Final = re.compile(r"truncation detected .*broker end offset is (\d+)")
-#: Its message if the broker knows no epoch as new as the requested one: an older leader that has not noticed its
-#: successor, because every leader knows its own epoch. The request is repeated.
+#: The client's message if the broker does not know the requested epoch. Every leader knows its own epoch, so this is an older
+#: leader that has not noticed its successor. The request is repeated.
 _NO_EPOCH: Final = "No epoch found less or equal to"
-#: Errors that pass by themselves while leaders change.
+#: Temporary errors while leaders change.
 _PASSING: Final = LEADERSHIP_UNSETTLED | {
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._ALL_BROKERS_DOWN,
@@ -45,26 +45,26 @@ def diverged(
     *,
     timeout_s: float,
 ) -> dict[TopicPartition, int]:
-    """Return the claims about logs that do not hold, each with the offset up to which the log is the same.
+    """Return the claims about logs that are wrong, each with the offset up to which the log is unchanged.
 
     Args:
-        settings: of the cluster.
-        group_id: any reader's rights do; the group's own are there.
-        claims: that everything below an offset was there under a leader of an epoch.
-        timeout_s: for all of them together.
+        settings: the settings of the cluster.
+        group_id: the group to read as: any group with the right to read would do.
+        claims: each claims that everything below an offset was in the log of a leader's epoch.
+        timeout_s: the time limit for all of them together.
 
     Raises:
-        BrokerUnreachableError: no answer in time.
-        BrokerError: the broker refuses.
+        BrokerUnreachableError: there was no answer in time.
+        BrokerError: the broker refuses the request.
     """
-    deadline, found, waiting = within(timeout_s), dict[TopicPartition, int](), dict(claims)
+    deadline, all_cuts, waiting = within(timeout_s), dict[TopicPartition, int](), dict(claims)
     while waiting:
         cuts, waiting = _look(settings, group_id, waiting, deadline)
-        found |= cuts
+        all_cuts |= cuts
         if waiting:
-            # Over a new connection, with new metadata: the next leader may answer there.
+            # Retried over a new connection, with new metadata: the new leader may answer.
             time.sleep(min(RETRY_PAUSE_S, deadline.left_s))
-    return found
+    return all_cuts
 
 
 def _look(
@@ -73,13 +73,13 @@ def _look(
     claims: Mapping[TopicPartition, LogClaim],
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
-    """Return the cuts found, and the claims that could not be decided yet."""
+    """Return the cuts, and the claims that could not be decided yet."""
     reasons = FaultReasons(settings.secret_values())
     config = settings.consumer(
         group_id=group_id,
         isolation=Isolation.READ_UNCOMMITTED,
         enable_partition_eof=True,
-        # Any sign of life will do.
+        # Any event is enough.
         max_partition_fetch_bytes=1,
         queued_min_messages=1,
         fetch_wait_max_ms=10,
@@ -88,8 +88,10 @@ def _look(
     try:
         consumer.assign(
             [
-                ck.TopicPartition(tp.topic, tp.partition, one.end, leader_epoch=one.leader_epoch)
-                for tp, one in claims.items()
+                ck.TopicPartition(
+                    tp.topic, tp.partition, claim.end, leader_epoch=claim.leader_epoch
+                )
+                for tp, claim in claims.items()
             ]
         )
         return _await_all(consumer, claims, reasons, deadline)
@@ -104,7 +106,7 @@ def _await_all(
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
     doing = "comparing logs with their leaders' epochs"
-    found: dict[TopicPartition, int] = {}
+    cuts: dict[TopicPartition, int] = {}
     unjudged: dict[TopicPartition, LogClaim] = {}
     waiting = set(claims)
     while waiting:
@@ -134,14 +136,14 @@ def _await_all(
             if _NO_EPOCH in error.str():
                 unjudged[tp] = claims[tp]
             elif (cut := _cut_of(error.str())) is not None:
-                found[tp] = min(cut, claims[tp].end)
+                cuts[tp] = min(cut, claims[tp].end)
         else:
             raise translate(error, doing=doing, where=str(tp), reasons=reasons)
-    return found, unjudged
+    return cuts, unjudged
 
 
 def _cut_of(text: str) -> int | None:
-    """Return where a log was cut; None: it was not, and the offset is below the log start or beyond the end."""
+    """Return where a log was cut; None if it was not, and the offset is outside the log."""
     if (match := _CUT.search(text)) is not None:
         return int(match[1])
     return 0 if "truncation" in text else None

@@ -1,4 +1,4 @@
-"""Topics that this package keeps for itself beside the ledger: created, grown, and trimmed at their start."""
+"""Create, grow and trim this package's own topics, other than the ledger."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.topic_creation import TopicCreation
 
-#: The answer to growing a topic that has as many partitions already, or more.
+#: The answer for growing a topic that already has that many partitions, or more.
 _IS_LARGE: Final = ck.KafkaError.INVALID_PARTITIONS
-#: The records were deleted before.
+#: The answer for records that were deleted before.
 _IS_GONE: Final = ck.KafkaError.OFFSET_OUT_OF_RANGE
 
 
 class InternalTopics:
-    """Creates and trims topics. A context manager, for one thread."""
+    """Create and trim topics. A context manager, for one thread."""
 
     def __init__(self, settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = settings
@@ -45,9 +45,9 @@ class InternalTopics:
             asker.close()
 
     def ensure(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic with as many replicas as the cluster should give it; one that exists stays as it is.
+        """Create a topic with the number of replicas that suits the cluster; an existing topic stays as it is.
 
-        Raises the `BrokerError` family: `AuthorizationError` without the right to create it, `BrokerUnreachableError`
+        Raises the `BrokerError` family: `AuthorizationError` if the right to create it is missing, `BrokerUnreachableError`
         while too few brokers are up.
         """
         creation = TopicCreation(
@@ -64,7 +64,7 @@ class InternalTopics:
             )
 
     def grow(self, name: str, partitions: int) -> None:
-        """Bring a topic to a number of partitions; one that has more stays as it is. Raises the `BrokerError` family."""
+        """Grow a topic to a number of partitions; a topic with more stays as it is. Raise the `BrokerError` family."""
         new = NewPartitions(name, partitions)
         self._refusal(
             f"adding partitions to the topic {name}",
@@ -74,21 +74,21 @@ class InternalTopics:
         )
 
     def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Delete the records below offsets; repeating it changes nothing. Raises the `BrokerError` family."""
-        wanted = {
+        """Delete the records below offsets; repeating it changes nothing. Raise the `BrokerError` family."""
+        requests = {
             tp: ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()
         }
 
-        def ask(some: list[TopicPartition], slice_s: float) -> dict[TopicPartition, Future[Any]]:
-            sent = [wanted[tp] for tp in some]
-            found = self._open().admin.delete_records(sent, request_timeout=slice_s)
-            by_place = {(one.topic, one.partition): future for one, future in found.items()}
-            return {tp: by_place[tp.topic, tp.partition] for tp in some}
+        def ask(batch: list[TopicPartition], slice_s: float) -> dict[TopicPartition, Future[Any]]:
+            sent = [requests[tp] for tp in batch]
+            futures = self._open().admin.delete_records(sent, request_timeout=slice_s)
+            by_place = {(place.topic, place.partition): future for place, future in futures.items()}
+            return {tp: by_place[tp.topic, tp.partition] for tp in batch}
 
         doing = "deleting records"
         _, refused = self._open().ask(
             doing,
-            wanted,
+            requests,
             ask,
             lambda _: True,
             Rules(refusals_too=True, passing=UNKNOWN_TOPIC),
@@ -106,7 +106,7 @@ class InternalTopics:
         *,
         allowed: tuple[int, ...],
     ) -> int | None:
-        """Send a request about one topic; return the code of an allowed refusal, None if it was done."""
+        """Send a request about one topic; return the code of an allowed refusal, or None after a success."""
         asker = self._open()
         _, refused = asker.ask(
             doing,

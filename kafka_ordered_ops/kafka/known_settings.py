@@ -129,7 +129,7 @@ ALLOWED_PRODUCER: Final = frozenset(
 )
 ALLOWED_KEYS: Final = ALLOWED_COMMON | ALLOWED_CONSUMER | ALLOWED_PRODUCER
 
-#: Java's names of settings that librdkafka names differently: in a file for a Java client they are no typo.
+#: Java's names for settings that librdkafka names differently: in a file for a Java client they are not typos.
 JAVA_HINTS: Final[Mapping[str, str]] = {
     "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
     "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc instead",
@@ -141,3 +141,30 @@ JAVA_HINTS: Final[Mapping[str, str]] = {
     "ssl.keystore.certificate.chain": "set ssl.certificate.pem instead",
     "default.api.timeout.ms": "set socket.timeout.ms instead",
 }
+
+#: How librdkafka fetches ahead, refreshes its metadata, commits and logs. For another client that reads exact offsets, and
+#: never joins or commits, these settings mean nothing.
+ONLY_OF_LIBRDKAFKA: Final = frozenset(
+    {
+        "auto.offset.reset",
+        "coordinator.query.interval.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.metrics.push",
+        "enable.partition.eof",
+        "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
+        "group.id",
+        "log.connection.close",
+        "log.thread.name",
+        "log_level",
+        "message.copy.max.bytes",
+        "message.max.bytes",
+        "metadata.max.age.ms",
+        "queued.min.messages",
+        "topic.metadata.propagation.max.ms",
+        "topic.metadata.refresh.fast.interval.ms",
+        "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.sparse",
+    }
+)

@@ -1,28 +1,29 @@
-"""Write records, and report of each whether it is stored."""
+"""Write records, and report whether each is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import confluent_kafka as ck
 
 from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, RecordTooLargeError
-from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
+from kafka_ordered_ops.core.processing.new_record import NewRecord, OnStored, Report
+from kafka_ordered_ops.core.processing.record import RecordMetadata
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: For one record, from `send` to its report.
+#: The time limit of one record, from `send` to its report.
 TIMEOUT_S: Final = 10.0
-#: How long a topic may be unknown before its records fail: a broker learns of a new one this late at most. The client's
-#: own 30 s would outlast every deadline.
+#: How long a topic may be unknown before its records fail: a broker learns of a new topic within this time. The client's own
+#: 30 s would outlast every deadline.
 PROPAGATION_S: Final = 2.0
 
 _TOO_LARGE: Final = "Raise max.message.bytes of the topic, and message.max.bytes of the client"
-#: What to do about a record that brokers do not take. They refuse the whole batch that it is in.
+#: What to do about a record that brokers refuse. They refuse its whole batch.
 _CURES: Final[Mapping[int, str]] = {
     ck.KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
     ck.KafkaError.RECORD_LIST_TOO_LARGE: _TOO_LARGE,
@@ -37,17 +38,17 @@ _CURES: Final[Mapping[int, str]] = {
 
 
 class RecordWriter:
-    """Writes records, each acknowledged by all in-sync replicas. A context manager, for one thread.
+    """Write records, each acknowledged by all in-sync replicas. A context manager, for one thread.
 
-    Every record that `send` takes is reported once, inside `poll`. A record that is reported as not stored may be stored
-    nevertheless, if brokers did not answer in time.
+    Every record that `send` accepts is reported once, inside `poll`. A record that is reported as not stored may still be
+    stored, if brokers did not answer in time.
 
     Args:
         settings: how to reach the cluster.
-        doing: what the records are, for messages: ``writing ...``.
-        timeout_s: the time of one record.
-        batch_records: how many records of one partition are sent together. More than one only where none is too large:
-            a broker refuses a batch as a whole, and then nobody knows which record was too large.
+        doing: the purpose of the records, for messages: ``writing ...``.
+        timeout_s: the time limit of one record.
+        batch_records: how many records of one partition are sent together. Use more than one only if no record is too large:
+            a broker refuses a batch as a whole, without reporting which record was too large.
         linger_ms: how long a batch waits for more records.
     """
 
@@ -73,7 +74,7 @@ class RecordWriter:
         self._config = config
         self._reasons = FaultReasons(settings.secret_values())
         self._producer: ck.Producer | None = None
-        #: The client has failed for good; the next one is made when all its records are reported.
+        #: Whether the client has failed permanently; a new one is created once all its records are reported.
         self._is_spent = False
         self._waiting = 0
         self._home = Home()
@@ -85,7 +86,7 @@ class RecordWriter:
         self.close()
 
     def close(self) -> None:
-        """Drop what is not reported yet; may be called twice."""
+        """Drop unreported records; may be called twice."""
         producer, self._producer = self._producer, None
         self._waiting, self._is_spent = 0, False
         if producer is not None and self._home.is_here:
@@ -96,10 +97,10 @@ class RecordWriter:
         """How many records are not reported yet."""
         return self._waiting
 
-    def send(self, record: NewRecord, report: Report) -> bool:
-        """Take a record to be written; False: there is no room, so poll first.
+    def send(self, record: NewRecord, report: Report, on_stored: OnStored | None = None) -> bool:
+        """Accept a record to write; return False if there is no room, in which case poll first.
 
-        Raises `ConfigError` when the client refuses its settings.
+        Raises `ConfigError` if the client refuses its settings.
         """
         self._home.check("a producer")
         if self._is_spent:
@@ -110,19 +111,19 @@ class RecordWriter:
             self._reasons.clear()
             self._producer = open_client(ck.Producer, self._config, self._reasons)
         try:
-            produce(self._producer, record, partial(self._reported, record, report))
+            produce(self._producer, record, partial(self._reported, record, report, on_stored))
         except BufferError:
             return False
         except ck.KafkaException as error:
             # Refused by the client itself: too large, for example.
             self._waiting += 1
-            self._reported(record, report, error.args[0], None)
+            self._reported(record, report, None, error.args[0], None)
             return True
         self._waiting += 1
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Make the reports that are due, waiting for the first one for some time at most."""
+        """Call the reports that are due, and wait up to `timeout_s` for the first one."""
         producer = self._producer
         if producer is not None:
             self._home.check("a producer")
@@ -130,10 +131,17 @@ class RecordWriter:
                 producer.poll(timeout_s)
 
     def _reported(
-        self, record: NewRecord, report: Report, error: ck.KafkaError | None, _: Any
+        self,
+        record: NewRecord,
+        report: Report,
+        on_stored: OnStored | None,
+        error: ck.KafkaError | None,
+        message: ck.Message | None,
     ) -> None:
         self._waiting -= 1
         if error is None:
+            if on_stored is not None and message is not None:
+                on_stored(metadata_of(message))
             report(None)
             return
         self._is_spent |= error.fatal() or error.code() == ck.KafkaError._FATAL
@@ -145,28 +153,33 @@ def produce(
     record: NewRecord,
     on_delivery: Callable[[ck.KafkaError | None, ck.Message], None],
 ) -> None:
-    """Hand a record to a client; raise `BufferError` where it has no room, and `KafkaException` where it refuses."""
+    """Pass a record to a client; raise `BufferError` if it has no room, and `KafkaException` if it refuses the record."""
     producer.produce(
         record.topic,
         record.value,
         record.key,
         -1 if record.partition is None else record.partition,
         on_delivery,
-        # 0 is the client's word for now.
+        # For the client, 0 means now.
         timestamp=record.timestamp_ms or 0,
         headers=list(record.headers),
     )
 
 
+def metadata_of(message: ck.Message) -> RecordMetadata:
+    """Return where a record is stored, from the report of its storage."""
+    return RecordMetadata(message.topic() or "", message.partition() or 0, message.offset() or 0)
+
+
 def is_of_records(error: ck.KafkaError) -> bool:
-    """Return whether brokers refused a batch because of one of its records, or of all of them together."""
+    """Return whether brokers refused a batch because of one of its records, or because of its size."""
     return error.code() in _CURES
 
 
 def unwritten(
     error: ck.KafkaError, record: NewRecord, *, doing: str, reasons: FaultReasons
 ) -> KafkaOrderedOpsError:
-    """Return the error about a record that is not written: what the fault is, and what to do."""
+    """Return the error for an unwritten record, with the fault and what to do."""
     cure = _CURES.get(error.code())
     if cure is None:
         return translate(error, doing=doing, where=str(record), reasons=reasons)

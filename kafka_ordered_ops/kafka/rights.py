@@ -1,7 +1,7 @@
-"""Which rights are missing: asked by calls that answer at once, and change nothing that anybody reads.
+"""Find missing rights, with requests that are answered at once and have no visible effect.
 
-A commit without the right to its group hangs for most of a minute and then reports a timeout. These queries report
-the missing right in a second.
+A commit without the right to its group hangs for most of a minute and then reports a timeout. These requests report the
+missing right within a second.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 import confluent_kafka as ck
 from confluent_kafka.admin import AclOperation, NewTopic
 
-from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.cluster.cluster_facts import is_selected
 from kafka_ordered_ops.core.errors import AuthorizationError
+from kafka_ordered_ops.core.errors.rights import MissingRight, Resource, rights_text
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, transactional_id
-from kafka_ordered_ops.core.rights import MissingRight, Resource, rights_text
 from kafka_ordered_ops.kafka.client.answers import text_id
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
 from kafka_ordered_ops.kafka.client.calls import within
@@ -28,23 +28,23 @@ _NOT_THERE: Final = frozenset(
         ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
         ck.KafkaError._UNKNOWN_TOPIC,
         ck.KafkaError.GROUP_ID_NOT_FOUND,
-        # A group that is not one of consumers: see `Lookup.check_kind`.
+        # A group that is not a consumer group; see `Lookup.check_kind`.
         ck.KafkaError._INVALID_ARG,
     }
 )
 
-#: Longer than a broker allows: it checks the right, refuses the time, and leaves running transactions alone. (One that
-#: allows even this fences a change that is under way, which starts over.)
+#: Longer than a broker allows: it checks the right, refuses the timeout, and leaves running transactions alone. (A broker
+#: that allows even this fences a running change, which starts over.)
 _TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1_000
 
 _REFUSALS_TOO: Final = Rules(refusals_too=True)
 
-#: By name: the answers and the refusals.
+#: The answers and the refusals by name.
 _Answers = tuple[dict[str, Any], dict[str, ck.KafkaException]]
 
 
 class RightsCheck:
-    """Asks one cluster about this principal's rights.
+    """Request this principal's rights from one cluster.
 
     Every method raises the `BrokerError` family within `timeout_s`.
     """
@@ -56,10 +56,10 @@ class RightsCheck:
         self._asker = Asker(settings, self._reasons)
 
     def cluster_id(self) -> str:
-        """Return the cluster's id: it is reached, and lets this principal in."""
+        """Return the cluster's id, which proves that it is reachable and accepts this principal."""
         doing = "asking for the cluster id"
         where = self._settings.bootstrap_servers
-        found, _ = self._asker.ask(
+        ids, _ = self._asker.ask(
             doing,
             [where],
             lambda _, timeout_s: {
@@ -69,7 +69,7 @@ class RightsCheck:
             Rules(),
             self._timeout_s,
         )
-        return found[where]
+        return ids[where]
 
     def missing_on_group(self, group_id: str, *, changes: bool) -> list[MissingRight]:
         """Return the missing rights on the group: READ to commit progress, DESCRIBE to see it."""
@@ -82,42 +82,42 @@ class RightsCheck:
             ),
         )
         allowed = self._allowed(answers, refused, doing, group_id)
-        wanted = AclOperation.READ if changes else AclOperation.DESCRIBE
-        return _missing(allowed, [wanted], Resource.GROUP, group_id)
+        operation = AclOperation.READ if changes else AclOperation.DESCRIBE
+        return _missing(allowed, [operation], Resource.GROUP, group_id)
 
     def missing_on_topics(
         self, topics: Iterable[str], patterns: Sequence[str] = (), exclude: Sequence[str] = ()
     ) -> list[MissingRight]:
-        """Return the missing READ on topics, also by patterns: for topics that exist and that this principal sees."""
+        """Return the missing READ on topics, also by patterns; patterns match topics that this principal may describe."""
         names = set(topics)
         if patterns:
             listed = self._asker.listing(self._timeout_s)
-            names.update(one for one in listed if is_selected(one, patterns, exclude))
+            names.update(topic for topic in listed if is_selected(topic, patterns, exclude))
         doing = "asking for the rights on topics"
         answers, refused = self._describe_topics(doing, sorted(names))
-        found = []
+        missing = []
         for name in sorted(names):
             allowed = self._allowed(answers, refused, doing, name)
-            found += _missing(allowed, [AclOperation.READ], Resource.TOPIC, name)
-        return found
+            missing += _missing(allowed, [AclOperation.READ], Resource.TOPIC, name)
+        return missing
 
     def missing_to_write(self, topic: str) -> list[MissingRight]:
-        """Return the missing WRITE on a topic that exists."""
+        """Return the missing WRITE on an existing topic."""
         doing = "asking for the rights on a topic to be written to"
         answers, refused = self._describe_topics(doing, [topic])
         allowed = self._allowed(answers, refused, doing, topic)
         return _missing(allowed, [AclOperation.WRITE], Resource.TOPIC, topic)
 
     def missing_on_ledger(self, topic: str, *, changes: bool) -> list[MissingRight]:
-        """Return the missing READ, and WRITE to change a group, on the ledger's topic; for CREATE see `missing_to_create`."""
+        """Return the missing READ and, with `changes`, WRITE on the ledger's topic; for CREATE see `missing_to_create`."""
         doing = "asking for the rights on the ledger's topic"
         answers, refused = self._describe_topics(doing, [topic])
         allowed = self._allowed(answers, refused, doing, topic)
-        wanted = [AclOperation.READ, *([AclOperation.WRITE] if changes else [])]
-        return _missing(allowed, wanted, Resource.TOPIC, topic)
+        operations = [AclOperation.READ, *([AclOperation.WRITE] if changes else [])]
+        return _missing(allowed, operations, Resource.TOPIC, topic)
 
     def missing_to_create(self, topic: str) -> list[MissingRight]:
-        """Return the missing CREATE, if there is no ledger, or this principal cannot see whether there is one."""
+        """Return the missing CREATE, if there is no ledger or this principal may not describe it."""
         answers, refused = self._describe_topics("asking for the ledger's topic", [topic])
         if topic in answers:
             return []
@@ -141,7 +141,7 @@ class RightsCheck:
         return [MissingRight(create, Resource.TOPIC, topic, condition=condition)]
 
     def missing_on_transactions(self, cluster_id: str, group_id: str) -> list[MissingRight]:
-        """WRITE on the group's transactional id, when it is missing; a change that is under way is not disturbed."""
+        """Return the missing WRITE on the group's transactional id; running changes are not disturbed."""
         doing, right = (
             "asking for the right on transactions",
             right_on_transactions(cluster_id, group_id),
@@ -176,7 +176,7 @@ class RightsCheck:
         names: Sequence[str],
         ask: Callable[[list[str], float], Mapping[str, Future[Any]]],
     ) -> _Answers:
-        """Return the answers, and the broker's refusals; repeat requests after errors that pass, such as a loading coordinator."""
+        """Return the answers and the broker's refusals; retry after temporary errors, such as a loading coordinator."""
         return self._asker.ask(
             doing, names, ask, lambda answer: answer, _REFUSALS_TOO, self._timeout_s
         )
@@ -188,7 +188,7 @@ class RightsCheck:
         doing: str,
         name: str,
     ) -> frozenset[AclOperation]:
-        """Return this principal's rights: none if it may not even ask; all if the cluster does not report them."""
+        """Return this principal's rights: none if it may not describe the resource; all if the cluster does not report them."""
         if (error := refused.get(name)) is None:
             return frozenset(answers[name].authorized_operations or {AclOperation.ALL})
         if error.args[0].code() in _NOT_THERE:
@@ -197,14 +197,14 @@ class RightsCheck:
         return frozenset()
 
     def _raise_unless_refused(self, error: ck.KafkaException, doing: str, where: str) -> None:
-        """Raise the error, unless it is a missing right."""
+        """Raise the error unless it is a missing right."""
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
         if not isinstance(translated, AuthorizationError):
             raise translated from error
 
 
 def check_may_write(settings: ClientSettings, topic: str, *, timeout_s: float) -> None:
-    """Raise `AuthorizationError` if this principal may not write to a topic that exists."""
+    """Raise `AuthorizationError` if this principal may not write to an existing topic."""
     if settings.memory_name is not None:
         return
     if missing := RightsCheck(settings, timeout_s=timeout_s).missing_to_write(topic):
@@ -216,15 +216,20 @@ def check_may_write(settings: ClientSettings, topic: str, *, timeout_s: float) -
 
 
 def right_on_transactions(cluster_id: str, group_id: str) -> MissingRight:
-    """Return the right that a change of the group needs, and that is of use for no other group."""
+    """Return the right that a change of the group needs; it is useless for any other group."""
     name = transactional_id(cluster_id, group_id)
     return MissingRight((AclOperation.WRITE.name,), Resource.TRANSACTIONAL_ID, name)
 
 
 def _missing(
-    allowed: Collection[AclOperation], wanted: Iterable[AclOperation], resource: Resource, name: str
+    allowed: Collection[AclOperation],
+    operations: Iterable[AclOperation],
+    resource: Resource,
+    name: str,
 ) -> list[MissingRight]:
     names = tuple(
-        one.name for one in wanted if one not in allowed and AclOperation.ALL not in allowed
+        operation.name
+        for operation in operations
+        if operation not in allowed and AclOperation.ALL not in allowed
     )
     return [MissingRight(names, resource, name)] if names else []

@@ -11,14 +11,15 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import as_set, check_text, shown
-from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
+from kafka_ordered_ops.core.arguments import as_set, check_choice, check_text, shown
+from kafka_ordered_ops.core.cluster.cluster_facts import check_brokers, memory_name
+from kafka_ordered_ops.core.cluster.names import check_group
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
-from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.known_settings import (
     ALLOWED_CONSUMER,
@@ -30,47 +31,59 @@ from kafka_ordered_ops.kafka.properties import parse_properties
 
 SettingValue = str | int | float | bool
 
+
+class ReaderKind(StrEnum):
+    """What reads records: the setting ``reader``, which is this package's own."""
+
+    #: The native reader, where it is installed and knows all settings; else librdkafka.
+    AUTO = "auto"
+    NATIVE = "native"
+    LIBRDKAFKA = "librdkafka"
+
+
+_READER: Final = "reader"
+
 #: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
 #: transaction's calls outlive the transaction, because they ignore the time-out of the call.
 SOCKET_TIMEOUT_MS: Final = 10_000
 #: A full local queue is checked again after this long. The client's own 1,000 ms cut reading to a fifth; 0 spins.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
-#: Records fetched ahead by a consumer: more does not read faster, and the client's own 64 MiB add up.
+#: How much a consumer fetches ahead: more does not read faster, and the client's own 64 MiB add up.
 QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
-#: And of each partition: the client fetches until this many wait, also past the last wanted one. Its own 100,000 made
-#: small slices of a long log a third dearer, and full speed needs no more than this.
+#: How many records of each partition a client fetches ahead, even past the last wanted one. Its own 100,000 made small
+#: slices of a long log a third more expensive, and full speed needs no more than this.
 QUEUED_MIN_MESSAGES: Final = 20_000
-#: What a broker returns to one fetch, of all partitions together. The client unpacks all of it at once, whatever its
-#: size is then, and looks at the bound above only before the next fetch. Its own 50 MiB were hundreds of MB unpacked.
+#: The size of a broker's answer to one fetch, for all partitions together. The client unpacks all of it at once, whatever
+#: the unpacked size, and checks the limit above only before the next fetch. Its own 50 MiB were hundreds of MB unpacked.
 FETCH_MAX_BYTES: Final = 1_048_576
-#: How long a broker may hold a fetch at the end of the log: the end of a bounded read is felt this late.
+#: How long a broker may hold a fetch at the end of the log, which delays the end of a bounded read.
 FETCH_WAIT_MAX_MS: Final = 100
-#: An owner that died inside a transaction blocks other readers of the group's offsets, and of its ledger partition,
-#: this long.
+#: How long an owner that died inside a transaction blocks other readers of the group's offsets and of its ledger
+#: partition.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 
-#: The client's settings for every connection.
+#: Forced settings for every connection.
 FORCED_COMMON: Final[Mapping[str, str]] = {
-    # Asking about a mistyped topic must not create it.
+    # A request for a mistyped topic must not create it.
     "allow.auto.create.topics": "false",
-    # A man in the middle would get the password and could serve other records.
+    # Otherwise a man in the middle would get the password and could serve other records.
     "enable.ssl.certificate.verification": "true",
     "ssl.endpoint.identification.algorithm": "https",
 }
 FORCED_CONSUMER: Final[Mapping[str, str]] = {
-    # Progress is stored by our transactions and by nothing else.
+    # Only our transactions store progress.
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
-    # Any other value skips or repeats records in silence once retention has passed a position.
+    # Any other value silently skips or repeats records once retention has passed a position.
     "auto.offset.reset": "error",
-    # Off by default: a flipped bit on the broker's disk would be delivered as a good record.
+    # Off by default: a flipped bit on the broker's disk would be delivered as a valid record.
     "check.crcs": "true",
     # One of the signs by which a reader knows that it has reached its end.
     "enable.partition.eof": "true",
 }
 FORCED_PRODUCER: Final[Mapping[str, str]] = {"enable.idempotence": "true", "acks": "all"}
 
-#: Set for a call or a client, never by a connection. Listed so that they are overridden, not refused.
+#: Set for a call or a client, never by a connection. Listed here so that they are overridden, not refused.
 _BROKERS: Final = ("bootstrap.servers", "metadata.broker.list")
 _FORCED_PER_CALL: Final = frozenset(
     {
@@ -105,21 +118,21 @@ _FORCED_PER_CALL: Final = frozenset(
 _FORCED: Final = (
     _FORCED_PER_CALL | FORCED_COMMON.keys() | FORCED_CONSUMER.keys() | FORCED_PRODUCER.keys()
 )
-#: Forced keys that a deployment may keep by naming them in `extra_allowed`: a test cluster without a
-#: certificate authority has no other way.
+#: Forced keys whose values a deployment may keep by naming them in `extra_allowed`: a test cluster without a certificate
+#: authority needs this.
 _FORCED_UNLESS_ALLOWED: Final = frozenset(
     {
         "enable.ssl.certificate.verification",
         "ssl.endpoint.identification.algorithm",
-        # Of shared connections, and of no use here: nobody gets the statistics, and the client's lines are many.
+        # From shared connections, without use here: nobody gets the statistics, and the client logs too many lines.
         "statistics.interval.ms",
         "debug",
     }
 )
 
-#: A function that fetches a token: it cannot be passed to other processes.
+#: A function that fetches a token, which cannot be passed to other processes.
 _TOKEN_CALLBACK: Final = "oauth_cb"
-#: Lets the client make a token by itself, for test clusters.
+#: Lets the client create a token itself, for test clusters.
 _UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
 _TOKENS_INSTEAD: Final = (
     "set sasl.mechanism=OAUTHBEARER and sasl.oauthbearer.method=oidc, with its client id and secret"
@@ -127,7 +140,7 @@ _TOKENS_INSTEAD: Final = (
 
 _DEFAULTS_COMMON: Final[Mapping[str, str]] = {
     "socket.timeout.ms": str(SOCKET_TIMEOUT_MS),
-    # As Kafka's Java clients. With librdkafka's 10 s, what an address says is older than a call may wait.
+    # As in Kafka's Java clients. With librdkafka's 10 s, an address's last error would be older than a call may wait.
     "reconnect.backoff.max.ms": "1000",
 }
 _DEFAULTS_CONSUMER: Final[Mapping[str, str]] = {
@@ -138,7 +151,7 @@ _DEFAULTS_CONSUMER: Final[Mapping[str, str]] = {
     "fetch.wait.max.ms": str(FETCH_WAIT_MAX_MS),
 }
 
-#: Keys whose value is never shown. User names stay visible: they show which of two credentials was refused.
+#: Keys whose values are never shown. User names stay visible: they show which credentials were refused.
 _SECRET_KEY: Final = re.compile(
     r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
 )
@@ -153,7 +166,7 @@ def is_secret(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientSettings:
-    """Checked client settings, without those of a single client (group, transactional id).
+    """Checked client settings, without those of a single client, such as its group or transactional id.
 
     Immutable. Pickling includes the secrets, which is how they reach Spark's executors. The text
     forms show no secrets.
@@ -161,18 +174,20 @@ class ClientSettings:
 
     _values: Mapping[str, str]
     _extra_allowed: frozenset[str] = frozenset()
-    #: Keys that you passed and that have a forced value instead, sorted.
+    #: Passed keys that have a forced value instead, sorted.
     overridden: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, given: GivenSettings) -> ClientSettings:
+    def of(cls, settings: GivenSettings) -> ClientSettings:
         """Convert brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
 
         Raises `SettingNotAllowedError` and `ConfigError` as `from_mapping` does.
         """
-        if isinstance(given, ClientSettings):
-            return given
-        return cls.from_mapping({"bootstrap.servers": given} if isinstance(given, str) else given)
+        if isinstance(settings, ClientSettings):
+            return settings
+        return cls.from_mapping(
+            {"bootstrap.servers": settings} if isinstance(settings, str) else settings
+        )
 
     @classmethod
     def from_mapping(
@@ -187,8 +202,8 @@ class ClientSettings:
         `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
         the two certificate checks, which otherwise cannot be turned off. `option` is the caller's own name for it.
 
-        Raises `SettingNotAllowedError` for a key outside the allow-list and `ConfigError` for a value of
-        another type, or when there is no ``bootstrap.servers``.
+        Raises `SettingNotAllowedError` for a key outside the allow-list, and `ConfigError` for a value of another type, or
+        if ``bootstrap.servers`` is missing.
         """
         if not isinstance(mapping, Mapping):
             raise ConfigError(
@@ -196,25 +211,28 @@ class ClientSettings:
                 "keys to values, or ClientSettings"
             )
         allowed = as_set(extra_allowed, what=option)
-        kept = _FORCED_UNLESS_ALLOWED & allowed
+        unforced = _FORCED_UNLESS_ALLOWED & allowed
         _check_tokens(mapping, allowed, option)
         values, overridden = dict[str, str](), list[str]()
         for key, value in mapping.items():
             key = check_text(key, what="the name of a client setting", length_max=512)
-            if key in _FORCED and key not in kept:
+            if key in _FORCED and key not in unforced:
                 overridden.append(key)
                 continue
-            if key not in ALLOWED_KEYS and key not in allowed and key not in kept:
+            if key == _READER:
+                values[key] = check_choice(value, ReaderKind, what=_READER)
+                continue
+            if key not in ALLOWED_KEYS and key not in allowed and key not in unforced:
                 raise SettingNotAllowedError(_refusal(key, option), key=key)
             values[key] = _as_text(key, value)
-        if not (named := [one for one in _BROKERS if values.get(one)]):
+        if not (named := [name for name in _BROKERS if values.get(name)]):
             raise ConfigError(
                 "client settings without bootstrap.servers: name a broker as host:port"
             )
         for key in named:
             check_brokers(values[key], what=key)
         for key in values:
-            # The client drops blanks at the beginning, and brokers then refuse the credentials.
+            # The client drops spaces at the beginning, and brokers then refuse the credentials.
             if (is_secret(key) or key in _USER_NAMES) and values[key] != values[key].lstrip():
                 raise ConfigError(
                     f"client setting {key!r} begins with a blank, which the Kafka client drops"
@@ -229,13 +247,13 @@ class ClientSettings:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            # Of a file that is not text, the error would show some bytes: they may be a secret's.
+            # For a file that is not text, the error would show some bytes, which may be a secret.
             reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
             raise ConfigError(f"client settings cannot be read from {path}: {reason}") from None
         return cls.from_mapping(parse_properties(text), extra_allowed=extra_allowed)
 
     def merged(self, other: Mapping[str, SettingValue]) -> ClientSettings:
-        """Return these settings with others on top, checked in the same way."""
+        """Return these settings overridden by others, checked in the same way."""
         both = {**self._values, **other}
         merged = ClientSettings.from_mapping(both, extra_allowed=self._extra_allowed)
         overridden = tuple(sorted({*self.overridden, *merged.overridden}))
@@ -243,16 +261,21 @@ class ClientSettings:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers asked first, as given."""
+        """The bootstrap servers, as given."""
         return next(self._values[key] for key in _BROKERS if self._values.get(key))
 
     @property
     def memory_name(self) -> str | None:
-        """The name of the `InMemoryKafka` that these settings lead to; None where they lead to brokers."""
+        """The name of the `InMemoryKafka` of these settings; None for brokers."""
         return memory_name(self.bootstrap_servers)
 
+    @property
+    def reader(self) -> ReaderKind:
+        """What reads records."""
+        return ReaderKind(self._values.get(_READER, ReaderKind.AUTO))
+
     def secret_values(self) -> tuple[str, ...]:
-        """Return the values that no log, plan or message may hold, for masking them in text of others."""
+        """Return the values that no log, plan or message may contain, for masking them in other programs' texts."""
         return tuple(value for key, value in self._values.items() if is_secret(key) and value)
 
     def consumer(
@@ -265,9 +288,9 @@ class ClientSettings:
     ) -> dict[str, str]:
         """Return the configuration of a consumer; in `extra`, ``_`` stands for the dot of a key.
 
-        `defaults` are of this one reader: the caller's own values replace them, and `extra` replaces these.
+        `defaults` are for this one reader: the caller's own values override them, and `extra` overrides both.
 
-        Raises `ConfigError` for a group without a valid name: the client ends the process for an empty one.
+        Raises `ConfigError` for an invalid group name: the client ends the process for an empty one.
         """
         return {
             **_DEFAULTS_COMMON,
@@ -288,7 +311,7 @@ class ClientSettings:
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **extra: SettingValue,
     ) -> dict[str, str]:
-        """Return the configuration of an idempotent producer, transactional when there is an id."""
+        """Return the configuration of an idempotent producer, which is transactional if there is an id."""
         config = {
             **_DEFAULTS_COMMON,
             **self._of(ALLOWED_PRODUCER),
@@ -311,29 +334,29 @@ class ClientSettings:
 
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
         """Return the values for one kind of client: the client warns about keys of another kind."""
-        others = (ALLOWED_CONSUMER | ALLOWED_PRODUCER) - kind
+        others = (ALLOWED_CONSUMER | ALLOWED_PRODUCER) - kind | {_READER}
         values = {key: value for key, value in self._values.items() if key not in others}
         if "reconnect.backoff.ms" in values:
-            # The client's own default: ours could be below the value given.
+            # The client's own default, because ours could be below the given value.
             values.setdefault("reconnect.backoff.max.ms", "10000")
         return values
 
     def _forced_common(self) -> dict[str, str]:
         if (name := self.memory_name) is not None:
-            # Otherwise the client would resolve a host of that name until its timeout.
+            # Otherwise the client would try to resolve a host of that name until its timeout.
             raise ConfigError(
                 f"no Kafka client can be made for {self.bootstrap_servers}: the InMemoryKafka {name!r} is reached by "
                 "the functions of kafka.ports, in its own process only"
             )
-        kept = _FORCED_UNLESS_ALLOWED & self._values.keys()
-        return {key: value for key, value in FORCED_COMMON.items() if key not in kept}
+        unforced = _FORCED_UNLESS_ALLOWED & self._values.keys()
+        return {key: value for key, value in FORCED_COMMON.items() if key not in unforced}
 
     def __repr__(self) -> str:
-        shown = {
+        masked = {
             key: _SECRET_MASK if is_secret(key) else value
             for key, value in sorted(self._values.items())
         }
-        return f"ClientSettings({shown})"
+        return f"ClientSettings({masked})"
 
 
 #: The accepted forms of settings; see `ClientSettings.of`.
@@ -360,14 +383,14 @@ def _extra(extra: Mapping[str, SettingValue]) -> dict[str, str]:
 
 
 def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], option: str) -> None:
-    """Raise `ConfigError` if the client would wait for a token that nothing fetches."""
+    """Raise `ConfigError` if the client would wait for a token that nobody fetches."""
     if _TOKEN_CALLBACK in mapping:
         raise ConfigError(
             f"client settings get tokens from a function ({_TOKEN_CALLBACK}), which cannot travel to other processes, such as "
             f"Spark's executors: {_TOKENS_INSTEAD} instead"
         )
     names = [mapping.get("sasl.mechanism"), mapping.get("sasl.mechanisms")]
-    mechanism = next((str(one).strip().upper() for one in names if one), "")
+    mechanism = next((str(name).strip().upper() for name in names if name), "")
     if mechanism == "AWS_MSK_IAM":
         raise ConfigError(
             f"sasl.mechanism=AWS_MSK_IAM is a login module of Java, which the Kafka client of Python does not have: "

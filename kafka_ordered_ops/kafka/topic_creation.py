@@ -1,6 +1,6 @@
-"""Create a topic that holds state: with as many replicas as the whole cluster should give it, or not at all.
+"""Create a topic that holds state: with the number of replicas that suits the whole cluster, or not at all.
 
-Such a topic is made once: one that is made while a broker is down must not be short of a replica for ever.
+Such a topic is created once: if it is created while a broker is down, it must not lack a replica forever.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NOT_ALLOWED: Final = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
 
-#: Turns a refusal into an error, with what was being done.
+#: Translates a refusal of an action to an error.
 Translate = Callable[[KafkaException, str], KafkaOrderedOpsError]
 
 
 class TopicCreation:
-    """Creates topics.
+    """Create topics.
 
     Args:
         asker: makes the requests.
-        translate: makes the errors that are raised when the cluster refuses to answer a question.
-        timeout_s: for each request.
+        translate: translates the cluster's refusals of requests to errors.
+        timeout_s: the time limit of each request.
     """
 
     def __init__(self, asker: Asker, translate: Translate, timeout_s: float) -> None:
@@ -46,30 +46,32 @@ class TopicCreation:
     def missing_replicas(
         self, name: str, partitions: int, config: Mapping[str, str], refused: Translate
     ) -> int | None:
-        """Create a topic, if it is not there; return the number of replicas for which too few brokers are up, or None.
+        """Create a topic if it does not exist; if too few brokers are up, return the number of replicas it needs, else None.
 
         Args:
-            name: of the topic.
-            partitions: how many.
-            config: its settings, but for those that go with the number of replicas.
-            refused: makes the error that is raised when the topic may not be created.
+            name: the topic.
+            partitions: the number of partitions.
+            config: the topic's settings, without those that depend on the number of replicas.
+            refused: translates a refusal to create the topic to an error.
         """
-        # A cluster that knows three brokers makes three replicas of it, also while one of them is down.
-        if self._made(name, partitions, config, LEDGER_REPLICAS, refused):
+        # A cluster with three known brokers creates three replicas, even while one broker is down.
+        if self._try_to_create(name, partitions, config, LEDGER_REPLICAS, refused):
             return None
         replicas = self._replicas()
         if replicas == LEDGER_REPLICAS:
             return replicas
-        return None if self._made(name, partitions, config, replicas, refused) else replicas
+        return (
+            None if self._try_to_create(name, partitions, config, replicas, refused) else replicas
+        )
 
     def config(self, resource: ConfigResource) -> Mapping[str, ConfigEntry] | None:
-        """Return a configuration; None where this principal may not read it."""
+        """Return a configuration; None if this principal may not read it."""
         doing = f"reading the configuration of {resource.name}"
-        found, refused = self._asker.ask(
+        configs, refused = self._asker.ask(
             doing,
             [resource],
-            lambda some, timeout_s: self._asker.admin.describe_configs(
-                some, request_timeout=timeout_s
+            lambda batch, timeout_s: self._asker.admin.describe_configs(
+                batch, request_timeout=timeout_s
             ),
             _entries,
             Rules(refusals_too=True, passing=UNKNOWN_TOPIC),
@@ -78,9 +80,9 @@ class TopicCreation:
         for error in refused.values():
             if error.args[0].code() not in _NOT_ALLOWED:
                 raise self._translate(error, doing) from error
-        return found.get(resource)
+        return configs.get(resource)
 
-    def _made(
+    def _try_to_create(
         self,
         name: str,
         partitions: int,
@@ -88,7 +90,7 @@ class TopicCreation:
         replicas: int,
         refusal: Translate,
     ) -> bool:
-        """Return whether the topic is there now; False where the brokers are too few for so many replicas."""
+        """Create the topic; return False if there are too few brokers for this many replicas."""
         doing = f"creating the topic {name}"
         new = NewTopic(
             name,
@@ -111,31 +113,31 @@ class TopicCreation:
         return code != KafkaError.INVALID_REPLICATION_FACTOR
 
     def _replicas(self) -> int:
-        """Return how many replicas a new topic should have, where three are refused.
+        """Return how many replicas a new topic should have if three are refused.
 
-        Only replicas reveal brokers that are down, and the number of replicas of the cluster's own transactions,
-        which are as valuable.
+        Brokers that are down are only known as replicas of partitions. The number of replicas of the cluster's own
+        transactions, which are as valuable, also counts.
         """
         doing = "asking for the size of the cluster"
         try:
-            found = self._asker.admin.list_topics(timeout=within(self._timeout_s).left_s)
+            metadata = self._asker.admin.list_topics(timeout=within(self._timeout_s).left_s)
         except KafkaException as error:
             raise self._translate(error, doing) from error
-        brokers = set(found.brokers)
-        for topic in found.topics.values():
+        brokers = set(metadata.brokers)
+        for topic in metadata.topics.values():
             for partition in topic.partitions.values():
                 brokers.update(partition.replicas)
-        config = self.config(ConfigResource(ResourceType.BROKER, str(min(found.brokers))))
-        wanted = number_of((config or {}).get("transaction.state.log.replication.factor"))
-        return ledger_replicas(brokers=len(brokers), wanted=wanted or 0)
+        config = self.config(ConfigResource(ResourceType.BROKER, str(min(metadata.brokers))))
+        replicas = number_of((config or {}).get("transaction.state.log.replication.factor"))
+        return ledger_replicas(brokers=len(brokers), wanted=replicas or 0)
 
 
 def number_of(setting: ConfigEntry | None) -> int | None:
-    """Return a setting's number; None where the broker names none."""
+    """Return a setting as a number; None if the broker does not report one."""
     value = None if setting is None else setting.value
     return int(value) if value is not None and value.isdecimal() else None
 
 
-def _entries(found: Any) -> Mapping[str, ConfigEntry]:
-    entries: Mapping[str, ConfigEntry] = found
+def _entries(answer: Any) -> Mapping[str, ConfigEntry]:
+    entries: Mapping[str, ConfigEntry] = answer
     return entries

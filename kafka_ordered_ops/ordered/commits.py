@@ -1,4 +1,4 @@
-"""What a member of a live group commits: how far its records were returned and done with."""
+"""Commits of a member of a live group: the first unprocessed offset of each partition."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kafka_ordered_ops.core.errors import CommitError, CommitRefusedError, Kafka
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import MembershipDoor
 
-#: Not longer: during a rebalance a commit waits, and records would too.
+#: No longer than this: during a rebalance a commit waits, and reading with it.
 COMMIT_TIMEOUT_S: Final = 5.0
-#: Until a commit that a rebalance refused is tried again, at the end.
+#: The pause before the last commit is retried, if a rebalance refused it.
 _REFUSED_PAUSE_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
@@ -23,9 +23,9 @@ class Commits:
     """The commits of one member.
 
     Args:
-        member: whose partitions they are.
-        interval_s: the least time between two commits.
-        done: returns for each partition the first offset that was not returned and done with.
+        member: the member that owns the partitions.
+        interval_s: the minimum time between two commits.
+        done: returns the first unprocessed offset of each partition.
     """
 
     def __init__(
@@ -40,8 +40,12 @@ class Commits:
         self._committed: dict[TopicPartition, int] = {}
         self._due_at = time.monotonic()
 
+    def stored(self, tp: TopicPartition) -> int | None:
+        """Return this member's last commit for a partition; `None` if there is none."""
+        return self._committed.get(tp)
+
     def forget(self, tp: TopicPartition) -> None:
-        """Forget a partition that is read no more: others may commit for it from now on."""
+        """Forget a partition that is no longer read: other members may commit for it from now on."""
         self._committed.pop(tp, None)
 
     def now(self) -> None:
@@ -49,7 +53,7 @@ class Commits:
         self._commit(self._done())
 
     def if_due(self) -> None:
-        """Commit if the time has come; a refusal or a missing answer waits for the next time."""
+        """Commit if a commit is due; a refused or unanswered commit is retried at the next interval."""
         began = time.monotonic()
         if began < self._due_at:
             return
@@ -58,26 +62,24 @@ class Commits:
         except CommitError as error:
             if not error.retriable:
                 raise
-            _log.info("the commit is tried again: %s", error)
-        # While the group rebalances, at most half of the time is spent on waiting for answers.
+            _log.info("the commit is retried: %s", error)
+        # While the group rebalances, spend at most half of the time waiting for answers.
         now = time.monotonic()
         self._due_at = now + max(self._interval_s, now - began)
 
     def before_revocation(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit for partitions that are given up, so that their next owner goes on there."""
+        """Commit the revoked partitions, so that their next owner continues there."""
         done = self._done()
         try:
             self._commit({tp: done[tp] for tp in partitions if tp in done})
         except KafkaOrderedOpsError as error:
-            # Their next owner reads them again from the last commit; what lasts is raised by this member's next one.
-            _log.warning(
-                "what was read of partitions that are given up is not committed: %s", error
-            )
+            # The next owner reads from the last commit. A permanent error is raised by this member's next commit.
+            _log.warning("the progress of revoked partitions is not committed: %s", error)
 
-    def begin_anew(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit the first offset of partitions of a topic that was made anew.
+    def commit_starts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit the first offset of a recreated topic's partitions.
 
-        The last commit may have been made for the new topic already: a reader that began there would skip its first
+        The last commit may already have been stored for the new topic: a reader that starts there would skip its first
         records.
         """
         mine = self._member.assignment
@@ -93,13 +95,13 @@ class Commits:
             )
 
     def at_end(self, *, quietly: bool) -> None:
-        """Commit for the last time; `quietly`: raise nothing, for another error is on its way."""
+        """Make the last commit; `quietly` raises nothing, because another error is being raised."""
         mine = set(self._member.assignment)
         try:
             commit_after_rebalance(
                 self._member,
                 lambda: self._commit({tp: end for tp, end in self._done().items() if tp in mine}),
-                # One that comes back may have been another member's meanwhile.
+                # A partition that comes back may have belonged to another member meanwhile.
                 mine.difference_update,
                 timeout_s=0.0 if quietly else COMMIT_TIMEOUT_S,
             )
@@ -127,12 +129,12 @@ def commit_after_rebalance(
     *,
     timeout_s: float,
 ) -> None:
-    """Commit for the last time. While the group rebalances and refuses, wait for it: the next owners would begin again.
+    """Make the last commit; retry it while the group rebalances, so that the next owners do not read the records again.
 
     Args:
-        member: whose partitions they are.
+        member: the member that owns the partitions.
         commit: makes the commit; raises the `CommitError` family.
-        on_lost: gets the partitions that are given up meanwhile.
+        on_lost: called with the partitions that are lost meanwhile.
         timeout_s: how long to wait.
     """
     ends_at = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""A temporary folder for records that memory does not hold."""
+"""A temporary folder for records that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kafka_ordered_ops.disk.temporary import private_folder, system_folder
 
 @contextmanager
 def temporary_folder(parent: str | None) -> Iterator[str]:
-    """Yield a new folder in `parent`, gone at the end; None: in the system's folder for temporary files.
+    """Yield a new folder in `parent`, and remove it at the end. `None` means the system's folder for temporary files.
 
-    What a process that was killed has left goes with the next one.
+    Also remove folders that killed processes left there.
 
     Raises:
-        SpillError: it cannot be made.
+        SpillError: the folder cannot be created.
     """
     parent = parent or system_folder()
     with ExitStack() as stack:
@@ -24,6 +24,6 @@ def temporary_folder(parent: str | None) -> Iterator[str]:
             folder, _ = stack.enter_context(private_folder(parent))
         except OSError as error:
             raise SpillError(
-                f"no temporary folder can be made in {parent}: {error}. Choose another place, or set TMPDIR"
+                f"no temporary folder can be created in {parent}: {error}. Choose another place, or set TMPDIR"
             ) from error
         yield folder

@@ -1,67 +1,67 @@
-"""What an ordered read is asked for, checked."""
+"""The checked arguments of an ordered read."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
+    as_moment,
     as_names,
-    as_span,
     check_choice,
     check_count,
     check_flag,
     check_function,
-    check_timeout_s,
     checked_clock,
-    path_text,
     shown,
 )
-from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
+from kafka_ordered_ops.core.cluster.names import check_topic
+from kafka_ordered_ops.core.cluster.out_of_range import OnOutOfRange
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.names import check_group, check_topic
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order
+from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, BATCH_ROWS
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
-from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, as_bound
+from kafka_ordered_ops.core.window.bounds import Bound, StartingOffsets
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.read_starts import ReadStarts
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.ordered.options import Member, Ordering, ReadLimits, check_limits
 
-#: Starting offsets: a bound, its text, or an aware datetime.
-StartingOffsets = Bound | str | datetime
+#: A bound in the forms that callers may pass: a bound, its text, or an aware datetime.
+BoundGiven = Bound | str | datetime
+
+#: Starting offsets in the forms that callers may pass.
+StartsGiven = StartingOffsets | BoundGiven | Mapping[Any, BoundGiven | int]
 
 #: ``(offsets done, offsets known)``
 Progress = Callable[[int, int], None]
 
-#: How late records reach their partition at most, as long as nobody says otherwise: producers batch for milliseconds,
-#: and clocks of a cluster differ by less.
-GRACE: Final = timedelta(seconds=5)
-
-_MS: Final = timedelta(milliseconds=1)
+#: The default limits of a batch, in records and in bytes.
+BATCH_SIZE: Final = BATCH_ROWS
+MAX_BYTES: Final = BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An ordered read; see `OrderedReader` for the meaning of each."""
+    """The arguments of an ordered read; see `OrderedReader` for the meaning of each."""
 
     topics: tuple[str, ...]
-    #: Its records, instead of topics and starting offsets.
+    exclude: tuple[str, ...]
+    #: The plan to read, instead of topics and starting offsets.
     plan: WindowPlan | None
-    #: By topic; ``None`` stands for all others.
-    starting_offsets: Mapping[str | None, Bound]
+    #: For a read until a time: its window, which is planned when the read is opened.
+    window: Window | None
+    starts: ReadStarts
+    on_data_loss: OnOutOfRange
     follow: bool
-    group_id: str | None
+    member: Member | None
     isolation: Isolation
-    order: Order
-    max_out_of_orderness_ms: int | None
-    grace_ms: int
-    limits: Limits
-    temporary_folder: str | None
-    commit_interval_s: float
-    session_timeout_s: float
-    stall_timeout_s: float
-    timeout_s: float
+    ordering: Ordering
+    batch_size: int
+    max_bytes: int
+    limits: ReadLimits
     progress: Progress | None
     clock: Callable[[], float]
 
@@ -70,141 +70,112 @@ class Question:
         cls,
         *,
         topics: str | Sequence[str],
+        exclude: str | Sequence[str],
         plan: WindowPlan | None,
-        starting_offsets: StartingOffsets | Mapping[str, StartingOffsets],
+        starting_offsets: StartsGiven,
+        on_data_loss: OnOutOfRange | str,
+        until: datetime | str | None,
         follow: bool,
-        group_id: str | None,
+        group_id: str | Member | None,
         isolation: Isolation | str,
-        order: Order | str,
-        max_out_of_orderness: timedelta | str | None,
-        grace: timedelta | str,
-        held_records_max: int,
-        held_bytes_max: int,
-        spilled_bytes_max: int,
-        temporary_folder: str | os.PathLike[str] | None,
-        commit_interval_s: float,
-        session_timeout_s: float,
-        stall_timeout_s: float,
-        timeout_s: float,
+        order: Order | Ordering | str,
+        batch_size: int,
+        max_bytes: int,
+        limits: ReadLimits | None,
         progress: Progress | None,
         clock: Callable[[], float],
     ) -> Question:
-        """Check all arguments; raise `ConfigError`, which names the one that is wrong."""
-        names = as_names(topics, what="topics")
+        """Check all arguments; raise `ConfigError`, which names the invalid one."""
+        names = _names(topics, what="topics")
         if not names and plan is None:
             raise ConfigError("topics is empty: give a name or pattern, or a list of at least one")
-        for name in names:
-            check_topic(name, what="topics")
         following = check_flag(follow, what="follow")
-        if group_id is not None and not following:
+        member = Member.of(group_id)
+        if member is not None and not following:
             raise ConfigError(
-                "group_id is given without follow=True: a read up to the end stores no progress. Use OrderedWindows "
+                "group_id is set without follow=True: a read with an end stores no progress. Use OrderedWindows "
                 "for bounded reads with progress, or follow=True"
             )
-        starts = _bounds(starting_offsets, names)
-        if group_id is None and Committed() in starts.values():
+        starts = ReadStarts.of(starting_offsets, names)
+        if member is None and starts.need_a_group:
             raise ConfigError(
-                "starting_offsets is 'committed', and there is no group_id whose commits could be meant: give one, with "
+                "starting_offsets is 'committed', and there is no group_id with committed offsets: set group_id and "
                 "follow=True, or choose other starting offsets"
             )
-        chosen = check_choice(order, Order, what="order")
-        slack_ms = _slack_ms(max_out_of_orderness, following)
-        limits = Limits(
-            check_count(held_records_max, what="held_records_max", least=1, greatest=INT64_MAX),
-            check_count(held_bytes_max, what="held_bytes_max", least=1, greatest=INT64_MAX),
-            check_count(spilled_bytes_max, what="spilled_bytes_max", least=0, greatest=INT64_MAX),
-        )
-        folder = None if temporary_folder is None else path_text(temporary_folder)
-        if temporary_folder is not None and not folder:
-            raise ConfigError(f"temporary_folder is {shown(temporary_folder)}: give a path")
-        if folder is not None:
-            _check_folder(folder)
         if progress is not None:
             check_function(progress, what="progress", takes=2)
-        told_clock = checked_clock(clock)
-        # One that returns no time is an error now, not in the middle of a read.
-        told_clock()
+        checked = checked_clock(clock)
+        # So that a clock that does not return a time fails now, not in the middle of a read.
+        checked()
+        ordering = Ordering.of(order)
+        chosen = check_choice(isolation, Isolation, what="isolation")
+        policy = check_choice(on_data_loss, OnOutOfRange, what="on_data_loss")
+        excluded = _names(exclude, what="exclude")
+        window = None
+        if until is not None:
+            _check_until(until, starts, policy, follow=following)
+            window = Window(
+                names,
+                cutoff=as_moment(until, what="until"),
+                starting_offsets=starts.by_topic,
+                max_out_of_orderness=ordering.slack,
+                isolation=chosen,
+                exclude=excluded,
+                on_data_loss=str(policy),
+            )
         return cls(
             topics=names,
+            window=window,
+            exclude=excluded,
             plan=plan,
-            starting_offsets=starts,
+            starts=starts,
+            on_data_loss=policy,
             follow=following,
-            group_id=None if group_id is None else check_group(group_id),
-            isolation=check_choice(isolation, Isolation, what="isolation"),
-            order=chosen,
-            max_out_of_orderness_ms=slack_ms,
-            grace_ms=as_span(grace, what="grace") // _MS,
-            limits=limits,
-            temporary_folder=folder,
-            commit_interval_s=check_timeout_s(commit_interval_s, what="commit_interval_s"),
-            session_timeout_s=check_timeout_s(session_timeout_s, what="session_timeout_s"),
-            stall_timeout_s=check_timeout_s(stall_timeout_s, what="stall_timeout_s"),
-            timeout_s=check_timeout_s(timeout_s, what="timeout_s"),
+            member=member,
+            isolation=chosen,
+            ordering=ordering,
+            batch_size=check_count(batch_size, what="batch_size", least=1, greatest=INT64_MAX),
+            max_bytes=check_count(max_bytes, what="max_bytes", least=1, greatest=INT64_MAX),
+            limits=check_limits(limits),
             progress=progress,
-            clock=told_clock,
+            clock=checked,
         )
 
     @property
+    def slack_ms(self) -> int | None:
+        """How far timestamps may go back within a partition, in ms; `None` means any distance."""
+        return self.ordering.slack_ms(follow=self.follow)
+
+    @property
+    def held(self) -> Limits:
+        """The limits of held records."""
+        return self.limits.held
+
+    @property
     def wait_ms(self) -> int:
-        """How long a record waits at the end of the logs: for late deliveries, or for others out of order, whichever is longer."""
-        is_by_time = self.order is Order.TIMESTAMP
-        return max(self.grace_ms, self.max_out_of_orderness_ms or 0 if is_by_time else 0)
-
-    def bound_of(self, topic: str) -> Bound:
-        """Return where a topic starts: by its name, or else by the first pattern that it matches."""
-        found = self.starting_offsets.get(topic)
-        if found is not None:
-            return found
-        for name, bound in self.starting_offsets.items():
-            if name is not None and is_pattern(name) and is_selected(topic, [name], ()):
-                return bound
-        return self.starting_offsets[None]
+        """How long a record waits at the end of the logs, in ms: for late deliveries or for records out of order."""
+        is_by_time = self.ordering.by is Order.TIMESTAMP
+        return max(self.ordering.grace_ms, self.slack_ms or 0 if is_by_time else 0)
 
 
-def _check_folder(folder: str) -> None:
-    """Raise `ConfigError` unless records can be held in the folder; it is made when there is a need."""
-    try:
-        nearest = os.path.abspath(folder)
-        while not _is_there(nearest):
-            nearest = os.path.dirname(nearest)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"temporary_folder is {shown(folder)}: {error}") from None
-    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+def _check_until(until: object, starts: ReadStarts, policy: OnOutOfRange, *, follow: bool) -> None:
+    if follow:
         raise ConfigError(
-            f"temporary_folder is {shown(folder)}, and {shown(nearest)} is not a folder that this process may write to"
+            f"until is {shown(until)}, which ends the read, but follow=True has no end: omit one of them"
+        )
+    if starts.by_partition:
+        raise ConfigError(
+            "starting_offsets names single partitions, but a read with until is planned by topic: give a bound for each "
+            "topic, or omit until"
+        )
+    if policy in (OnOutOfRange.EARLIEST, OnOutOfRange.LATEST):
+        raise ConfigError(
+            f"on_data_loss is '{policy}', but a read with until is exact: use 'fail' or 'warn', or omit until"
         )
 
 
-def _is_there(path: str) -> bool:
-    """Return whether there is something at a path; raise `ValueError` or `OSError` for one that cannot be."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
-def _slack_ms(value: timedelta | str | None, following: bool) -> int | None:
-    if value is None:
-        return 0 if following else None
-    return as_span(value, what="max_out_of_orderness") // _MS
-
-
-def _bounds(
-    value: StartingOffsets | Mapping[str, StartingOffsets], topics: Sequence[str]
-) -> Mapping[str | None, Bound]:
-    if not isinstance(value, Mapping):
-        return {None: _bound(value)}
-    if unknown := sorted(set(map(str, value)) - set(topics)):
-        raise ConfigError(
-            f"starting_offsets has {', '.join(unknown[:5])}, which topics does not name: it has "
-            f"{', '.join(topics[:5])}"
-        )
-    return {None: Earliest(), **{topic: _bound(one) for topic, one in value.items()}}
-
-
-def _bound(value: object) -> Bound:
-    bound = as_bound(value)
-    if bound is None:
-        raise ConfigError("starting_offsets is None: give 'earliest', 'latest' or another bound")
-    return bound
+def _names(value: object, *, what: str) -> tuple[str, ...]:
+    names = as_names(value, what=what)
+    for name in names:
+        check_topic(name, what=what)
+    return names

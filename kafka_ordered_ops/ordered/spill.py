@@ -1,7 +1,6 @@
-"""Runs of records in Arrow files.
+"""Sorted runs of records in Arrow files.
 
-They are written by the thread that reads: a thread of their own waits for the interpreter lock at each step, and takes
-more from the reading than it gives.
+The reading thread writes them: a separate thread would wait for the interpreter lock at each step, and slow reading down.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kafka_ordered_ops.core.errors import SpillError
 from kafka_ordered_ops.disk.disk import PRIVATE_MODE, Disk
 
 _COMPRESSION: Final = pa.Codec("lz4")
-#: Compressed where a sample of the records gets smaller than this part.
+#: Runs are compressed if a sample of the records shrinks below this ratio.
 _WORTHWHILE: Final = 0.5
 _SAMPLE_BYTES: Final = 256 * 1024
 
@@ -29,7 +28,7 @@ class SpillFiles:
     """Writes runs into a folder.
 
     Args:
-        folder: makes the folder, when there is a first run; whoever makes it removes it.
+        folder: creates the folder for the first run, and is responsible for its removal.
     """
 
     def __init__(self, folder: Callable[[], str]) -> None:
@@ -41,14 +40,14 @@ class SpillFiles:
         """Write a run.
 
         Raises:
-            SpillError: it cannot be written, or the folder cannot be made.
+            SpillError: the run cannot be written, or the folder cannot be created.
         """
         self._made = self._made or self._folder()
         path = f"{self._made}/{next(self._names)}"
         try:
             return SpillFile(path, _write(path, batches))
         except BaseException:
-            # A disk that is full has room for the next try.
+            # So that a full disk has room for the next attempt.
             with suppress(OSError):
                 _disk.remove(path)
             raise
@@ -65,14 +64,14 @@ class SpillFile:
         self._reader: Any = None
 
     def __del__(self) -> None:
-        # A reader that is let go without its end leaves no open file.
+        # An iterator that is dropped early must not leave an open file.
         if self._file is not None:
             self._file.close()
 
     @property
     def num_batches(self) -> int:
-        """How many batches."""
-        return int(self._opened().num_record_batches)
+        """The number of batches."""
+        return int(self._open_reader().num_record_batches)
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Read one batch.
@@ -80,7 +79,7 @@ class SpillFile:
         Raises:
             SpillError: the file cannot be read.
         """
-        reader = self._opened()
+        reader = self._open_reader()
         with _as_spill_error(self._path, "read"):
             return cast(pa.RecordBatch, reader.get_batch(number))
 
@@ -92,7 +91,7 @@ class SpillFile:
         with suppress(OSError):
             _disk.remove(self._path)
 
-    def _opened(self) -> Any:
+    def _open_reader(self) -> Any:
         if self._reader is None:
             with _as_spill_error(self._path, "read"):
                 self._file = _disk.open(self._path, trusted=True)
@@ -114,8 +113,8 @@ def _write(path: str, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _worthwhile(batch: pa.RecordBatch) -> pa.Codec | None:
-    """Return the compression that pays: of random bytes it takes longer than writing and reading them as they are."""
-    # Some rows, not some bytes: those would be of the first columns, which repeat.
+    """Return the compression if it pays: for random bytes it costs more time than it saves."""
+    # A sample of rows, not of bytes: the first bytes belong to the first columns, whose values repeat.
     rows = max(1, batch.num_rows * _SAMPLE_BYTES // max(batch.nbytes, 1))
     plain = batch.slice(0, rows).serialize()
     packed = _COMPRESSION.compress(plain, asbytes=True)
@@ -128,7 +127,7 @@ def _as_spill_error(path: str, what: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise SpillError(
-            f"{path}, a temporary file for records that memory does not hold, cannot be {what}: {error}. Nothing is "
-            "lost: free the disk, or choose another folder, and run again",
+            f"{path}, a temporary file for records that do not fit into memory, cannot be {what}: {error}. Nothing is "
+            "lost: free disk space, or choose another folder, and run again",
             path=path,
         ) from error

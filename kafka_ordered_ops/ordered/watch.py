@@ -1,6 +1,6 @@
-"""Look at the logs that are followed: their ends, open transactions, new and deleted topics.
+"""Watch the logs that are followed: their ends, open transactions, new and deleted topics.
 
-In a thread of its own, so that reading never waits for it.
+The watch has its own thread, so that reading never waits for it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts, is_pattern
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts, is_pattern, partitions_of
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Between two looks. A shorter grace is looked after twice as often as it is long.
+#: The interval between two snapshots, and its minimum. For a shorter grace, the interval is half of the grace.
 EVERY_S: Final = 1.0
 EVERY_S_MIN: Final = 0.1
-#: A thread that waits for a broker ends by itself.
+#: How long to wait for the thread at the end. A thread that waits for a broker ends by itself.
 _JOIN_S: Final = 0.5
-#: An answer takes a fraction of this.
+#: Without an answer for this long after a snapshot was due, the cluster counts as unavailable.
 _BLIND_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The logs at one moment."""
+class Snapshot:
+    """A snapshot of the logs."""
 
-    #: Before the first question.
+    #: The time before the first request.
     at_ms: int
     topics: Mapping[str, TopicFacts]
-    #: Where reading ends.
+    #: The offsets that readers can read up to.
     ends: Mapping[TopicPartition, int]
     #: Partitions without an open transaction.
     settled: frozenset[TopicPartition]
 
 
 class Watch:
-    """Looks at once, and then again and again; a context manager."""
+    """Takes a snapshot at once, and then at intervals; a context manager."""
 
     def __init__(
         self,
         settings: ClientSettings,
         topics: Sequence[str],
+        exclude: Sequence[str],
         isolation: Isolation,
         *,
         every_s: float,
@@ -59,13 +59,14 @@ class Watch:
     ) -> None:
         self._settings = settings
         self._topics = topics
+        self._exclude = exclude
         self._isolation = isolation
         self._every_s = every_s
         self._timeout_s = timeout_s
         self._clock = clock
         self._stop = threading.Event()
-        #: The newest one alone, until it is taken.
-        self._seen: deque[Seen] = deque(maxlen=1)
+        #: Only the newest snapshot, until it is taken.
+        self._snapshots: deque[Snapshot] = deque(maxlen=1)
         self._known: frozenset[str] = frozenset()
         self._error: BaseException | None = None
         self._looked_at = time.monotonic()
@@ -77,24 +78,24 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        # One that waits for an answer in vain is not waited for.
+        # Do not wait for a thread that waits for an unavailable cluster.
         self._thread.join(0 if self.is_blind else _JOIN_S)
 
     @property
     def is_blind(self) -> bool:
-        """Whether the cluster has not answered for some looks: a question would probably wait in vain."""
+        """Whether the cluster has not answered for some time, so that a request would probably time out."""
         return time.monotonic() - self._looked_at > self._every_s + _BLIND_S
 
-    def take(self) -> Seen | None:
-        """Return what was seen since the last call; None: nothing new.
+    def take(self) -> Snapshot | None:
+        """Return the newest snapshot since the last call; `None` if there is no new one.
 
         Raises:
-            UnknownTopicError: a topic that was asked for by name is gone.
-            KafkaOrderedOpsError: the cluster refuses, for good.
+            UnknownTopicError: a topic that was requested by name is gone.
+            KafkaOrderedOpsError: the cluster refuses a request, and a retry cannot help.
         """
         if self._error is not None:
             raise self._error
-        return self._seen.pop() if self._seen else None
+        return self._snapshots.pop() if self._snapshots else None
 
     def _run(self) -> None:
         try:
@@ -115,24 +116,24 @@ class Watch:
                 high = lookup.log_ends(partitions) if partitions else {}
                 ends = lookup.end_offsets(partitions, self._isolation) if partitions else {}
             except UnknownTopicError as error:
-                # Deleted just now. The next look tells whether it was asked for by name.
+                # Deleted just now. The next snapshot fails if the topic was requested by name.
                 _log.debug("a topic was deleted: %s", error)
                 return
         except KafkaOrderedOpsError as error:
             if not error.retriable:
                 raise
-            _log.debug("the logs cannot be looked at now: %s", error)
+            _log.debug("the state of the logs is unavailable: %s", error)
             return
         settled = frozenset(tp for tp in partitions if ends[tp] >= high[tp].offset)
         self._known, self._looked_at = frozenset(topics), time.monotonic()
-        self._seen.append(Seen(at_ms, topics, ends, settled))
+        self._snapshots.append(Snapshot(at_ms, topics, ends, settled))
 
     def _existing(self, lookup: LookupDoor) -> dict[str, TopicFacts]:
-        """Describe the topics; one that patterns no longer find is gone only if it is unknown by name too."""
+        """Describe the topics; one that no longer matches in the listing is gone only if it is also unknown by name."""
         try:
-            topics = dict(lookup.selected(self._topics))
+            topics = dict(lookup.selected(self._topics, self._exclude))
         except UnknownTopicError as error:
-            # Of topics that patterns select, one may be deleted between listing and describing them.
+            # A topic that matched a pattern may be deleted between listing and describing.
             if any(not is_pattern(name) and name in self._topics for name in error.topics):
                 raise
             topics = {}

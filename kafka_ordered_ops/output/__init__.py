@@ -9,20 +9,17 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.output.published import files as files
-else:  # A type checker that saw this would let any name pass.
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+#: The module of each public name.
+_HOMES = {"files": "output.published"}
 
-
-#: Where each public name lives: hosts import this room for less, and load less.
-_HOMES = {"files": "published"}
+if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.
+    __getattr__ = lazy_face(__name__, _HOMES)
 
 __all__ = sorted(_HOMES)

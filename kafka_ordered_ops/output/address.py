@@ -1,4 +1,4 @@
-"""Addresses of outputs in object stores and in HDFS: ``s3://bucket/prefix`` and the like, each place by one name."""
+"""Addresses of outputs in object stores and HDFS, such as ``s3://bucket/prefix``: one name for each place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_ordered_ops.disk.disk import CONTROL_FOLDER
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
-#: One scheme for each store, by all the names that are in use for it.
+#: One scheme for each store, by each of its aliases.
 _SCHEMES: Final = {
     "s3": "s3",
     "s3a": "s3",
@@ -25,16 +25,16 @@ _SCHEMES: Final = {
 
 _HDFS: Final = "hdfs"
 
-#: Hadoop's names, which Spark must be given.
+#: Hadoop's schemes, which Spark needs.
 _SPARK_SCHEMES: Final = {"s3": "s3a"}
 
 _PLAIN_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+")
 
-#: S3 ends keys at 1,024 bytes, and the names of a window, a stage and a file come behind the root's.
+#: S3 limits keys to 1,024 bytes, and the names of a window, a stage and a file follow the root's.
 _KEY_BYTES_MAX: Final = 512
-#: Objects that are read as a whole. Others may have put anything in their places.
+#: The largest object that is read as a whole: another program may have written anything there.
 SMALL_BYTES_MAX: Final = 64 * 1024**2
-#: HDFS's default for one name of a path.
+#: HDFS's default limit for one name in a path.
 _HDFS_NAME_BYTES_MAX: Final = 255
 
 
@@ -52,18 +52,18 @@ class Address:
 
 
 def is_in_store(path: str) -> bool:
-    """Return whether a path is one of an object store."""
+    """Return whether a path is in an object store."""
     scheme = SCHEME.match(path)
     return scheme is not None and scheme[1].lower() in _SCHEMES
 
 
 def is_local(path: str) -> bool:
-    """Return whether a path is one of this machine, whatever is mounted there."""
+    """Return whether a path is a local one, mounted file systems included."""
     return SCHEME.match(path) is None
 
 
 def is_in_hdfs(path: str) -> bool:
-    """Return whether a path is one in HDFS."""
+    """Return whether a path is in HDFS."""
     scheme = SCHEME.match(path)
     return scheme is not None and scheme[1].lower() == _HDFS
 
@@ -75,10 +75,10 @@ def split_hdfs(path: str) -> tuple[str, str]:
 
 
 def root_in_hdfs(text: str) -> str:
-    """Return the root of outputs in HDFS by its one name.
+    """Return the normalized root of outputs in HDFS.
 
     Raises:
-        ConfigError: no path, a user in the address, or a path that file systems read differently.
+        ConfigError: a missing path, a user in the address, or a path that file systems read differently.
     """
     _, _, rest = text.partition(":")
     host, _, key = rest.removeprefix("//").partition("/")
@@ -97,15 +97,15 @@ def root_in_hdfs(text: str) -> str:
     _check_key(text, key)
     if ":" in key or any(len(part.encode()) > _HDFS_NAME_BYTES_MAX for part in key.split("/")):
         raise ConfigError(
-            f"the output {text!r} cannot be a folder: HDFS takes no colon in a name, and at most "
+            f"the output {text!r} cannot be a folder: HDFS does not allow colons in a name, nor names of more than "
             f"{_HDFS_NAME_BYTES_MAX} bytes"
         )
-    # Its case stays: a nameservice is a name in Hadoop's settings.
+    # The host keeps its case: a nameservice is a name in Hadoop's settings.
     return f"{_HDFS}://{host}/{key}"
 
 
 def address_of(path: str) -> Address:
-    """Return the parts of a path in an object store; raise `ConfigError` for one that names no bucket."""
+    """Return the parts of a path in an object store; raise `ConfigError` for a path without a bucket."""
     scheme, _, rest = path.partition(":")
     bucket, _, key = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not bucket or scheme.lower() not in _SCHEMES:
@@ -114,10 +114,10 @@ def address_of(path: str) -> Address:
 
 
 def root_in_store(text: str) -> str:
-    """Return the root of outputs in an object store by its one name.
+    """Return the normalized root of outputs in an object store.
 
     Raises:
-        ConfigError: no bucket, a bare bucket, or a prefix that stores and file systems read differently.
+        ConfigError: a missing bucket, a bare bucket, or a prefix that stores and file systems read differently.
     """
     address = address_of(text)
     if address.scheme != "abfss" and not re.fullmatch(
@@ -159,8 +159,8 @@ def _check_key(text: str, key: str) -> None:
 
 
 def control_folder(root: str) -> str:
-    """Return where a root's stages are, and what says whose its windows are."""
-    # Beside the folder itself, on its file system; and one place, by whatever link the folder is reached.
+    """Return the folder of a root's stages and of the records of its owner."""
+    # Beside the folder itself, so on its file system. Links are resolved: every path to the folder leads to one place.
     if SCHEME.match(root) is None and os.path.islink(root):
         root = os.path.realpath(root)
     parent, _, name = root.rpartition("/")
@@ -168,8 +168,8 @@ def control_folder(root: str) -> str:
 
 
 def spark_path(path: str) -> str:
-    """Return a path as Spark must be given it: a local one without a scheme would mean the default file system."""
-    scheme, found, rest = path.partition("://")
-    if found:
+    """Return a path in the form that Spark needs: without a scheme, Spark looks on its default file system."""
+    scheme, separator, rest = path.partition("://")
+    if separator:
         return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
     return path if SCHEME.match(path) else f"file://{path}"

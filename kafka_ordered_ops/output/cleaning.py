@@ -1,6 +1,6 @@
-"""What attempts have left in the stages of a root, and its removal: in a folder, and in an object store.
+"""Find and remove what attempts left in the stages of a root, in a folder or in an object store.
 
-Nothing is removed that readers see. What a replacement that died has moved aside is put right first.
+Nothing that readers see is removed. What a dead replacement moved aside is restored first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka_ordered_ops.output.layout import (
     stages_folder,
 )
 from kafka_ordered_ops.output.roots.healing import heal_others
-from kafka_ordered_ops.output.roots.leftovers import Left, Leftovers, told_by
+from kafka_ordered_ops.output.roots.leftovers import Left, Leftovers, origin_in
 from kafka_ordered_ops.output.roots.ownership import (
     STAGE_NAME,
     marks_in,
@@ -50,28 +50,30 @@ def leftovers(
 
 
 class _Folders:
-    """Below a folder: the stages are folders, and a lock keeps publishers apart."""
+    """The stages of a root in a file system: they are folders, and a lock keeps publishers apart."""
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
         self._files = files_for(root, storage_options)
         self.root, self._stages = root, stages_folder(root)
 
     def owner(self) -> str | None:
-        with as_sink_error(f"the owner of {self.root} cannot be looked at"):
+        with as_sink_error(f"the owner of {self.root} cannot be read"):
             owner = read_owner(self._files, self.root)
         return None if owner is None else owner.ledger_id
 
     def shown(self, left: Left) -> Layout | None:
-        if (window_id := left.told.window_id) is None:
+        if (window_id := left.origin.window_id) is None:
             return None
-        with as_sink_error(f"the windows below {self.root} cannot be looked at"):
+        with as_sink_error(f"the windows below {self.root} cannot be read"):
             tags = published_tags(self._files, self.root, window_id)
             markers = (Layout.read_published(self._files, self.root, tag) for tag in tags)
-            return next((one for one in markers if one and one.window_id == window_id), None)
+            return next(
+                (marker for marker in markers if marker and marker.window_id == window_id), None
+            )
 
     def found(self) -> list[Left]:
-        with as_sink_error(f"the stages of {self.root} cannot be looked at"):
-            # What was on its way in is a stage again, and may go.
+        with as_sink_error(f"the stages of {self.root} cannot be read"):
+            # After this, an output that did not reach its place is a stage again, and may be removed.
             heal_others(self._files, self.root)
             return [
                 self._left(window, attempt, paths)
@@ -87,17 +89,17 @@ class _Folders:
             paths = self._attempts(left.window).get(left.attempt, [])
             if not paths or self._left(left.window, left.attempt, paths).modified > left.modified:
                 return 0
-            # Parts before what was moved out of them.
+            # Parts before the files that were moved out of them.
             for path in sorted(paths, key=lambda path: path.endswith("~merging")):
                 remove_tagged(self._files, self.root, path)
             self._files.remove_if_empty(f"{self._stages}/{left.window}")
         return left.files
 
     def remove_probes(self, before: datetime) -> int:
-        """Remove what killed processes have left in HDFS of their checks, of small files, and of their turns."""
+        """Remove the files of checks, temporary files and turns that killed processes left in HDFS."""
         if not is_in_hdfs(self.root):
             return 0
-        # A check writes to the nearest folder that there was.
+        # A check writes to the nearest existing folder.
         places = [self.root, place := control_folder(self.root)]
         while place.count("/") > 2:
             places.append(place := place.rpartition("/")[0])
@@ -107,13 +109,15 @@ class _Folders:
                 # Folders above may be closed to this user.
                 with suppress(PermissionError):
                     paths = [f"{place}/{name}" for name in self._files.names(place)]
-                    old += [one for one in paths if is_scrap(one) and self._is_older(one, before)]
+                    old += [
+                        file for file in paths if is_scrap(file) and self._is_older(file, before)
+                    ]
             for path in old:
                 self._files.remove(path)
             turns = f"{self._stages}/{TURNS}"
             for name in self._files.names(turns):
                 if self._is_older(f"{turns}/{name}", before):
-                    # Taking a turn puts back what its holder had, and removes turns that never started.
+                    # Taking a turn puts back what its holder had moved, and removes turns that never started.
                     with self._files.locked(self._stages, f"{self._stages}/{name}"):
                         pass
         return len(old)
@@ -123,20 +127,20 @@ class _Folders:
         return bool(times) and max(times) < before.timestamp()
 
     def _attempts(self, window: str) -> dict[str, list[str]]:
-        """Return the folders of each attempt at a window; another program's are left out."""
-        found: dict[str, list[str]] = {}
+        """Return the folders of each attempt at a window, without those of other programs."""
+        attempts: dict[str, list[str]] = {}
         folder = f"{self._stages}/{window}"
         for name in self._files.names(folder) if self._files.is_folder(folder) else ():
             stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
             if stage is None or not self._files.is_folder(path):
                 continue
             if stage[3] or is_own_folder(self._files, path):
-                found.setdefault(f"{stage[1]}-{stage[2]}", []).append(path)
-        return found
+                attempts.setdefault(f"{stage[1]}-{stage[2]}", []).append(path)
+        return attempts
 
     def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
-        every = [one for path in paths for one in self._files.below(path)]
-        markers = [one for path in paths for one in marks_in(self._files, self.root, path)]
+        every = [entry for path in paths for entry in self._files.below(path)]
+        markers = [marker for path in paths for marker in marks_in(self._files, self.root, path)]
         complete = [
             path
             for path in paths
@@ -145,7 +149,7 @@ class _Folders:
         return Left(
             window,
             attempt,
-            told_by(map(self._files.read, markers), limit_bytes=MARKER_BYTES_MAX),
+            origin_in(map(self._files.read, markers), limit_bytes=MARKER_BYTES_MAX),
             any(Layout.read(self._files, self.root, path) is not None for path in complete),
             sum(1 for is_file, _, _ in every if is_file),
             sum(size for is_file, size, _ in every if is_file),

@@ -1,9 +1,8 @@
 """Count what the files of an output hold, as seen by the process that will publish them.
 
-Tasks say how many rows they have written, and write through the eyes of their own machine. Where one of them
-sees another folder by the same name, its files are missing here, and nothing fails. So an output is complete
-only once its files, counted here, hold what the job has counted; and it is published only while they are the
-files that were counted.
+Tasks report how many rows they wrote, each to the folder that its own machine sees. If one of them sees another folder
+under the same name, its files are missing here and nothing fails. So an output is complete only once its files,
+counted here, hold the rows that the job counted, and it is published only while those files are unchanged.
 """
 
 from __future__ import annotations
@@ -11,29 +10,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.strict_json import Count, Stored, Text
 from kafka_ordered_ops.output.ports import Files
 
-#: Footers read at a time: on a mounted folder the way there takes longer than the reading.
+#: Footers read at a time: on a mounted folder, latency takes longer than reading.
 _FOOTERS_AT_ONCE: Final = 8
 
 _PARQUET: Final = ".parquet"
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(Stored, frozen=True):
     """The data files of a folder, distinguished from any others."""
 
-    files: int
-    bytes: int
+    files: Count
+    bytes: Count
     #: Of the names and sizes.
-    digest: str
+    digest: Text
     #: In all files, by their footers; None unless all of them are Parquet.
-    rows: int | None = None
+    rows: int | None
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rows: int | None = None) -> Holding:
@@ -44,7 +41,7 @@ class Holding:
         return cls(len(sizes), sum(sizes.values()), digest.hexdigest(), rows)
 
     def relevant(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return those of some files that are of the kind that was counted: beside Parquet files, others are no rows."""
+        """Return the files of the kind that was counted: files beside Parquet files hold no rows."""
         return {
             name: size
             for name, size in sizes.items()
@@ -55,33 +52,12 @@ class Holding:
         """Return whether files of these names and sizes are those that were counted."""
         return self.digest == Holding.of(self.relevant(sizes)).digest
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a marker stores."""
-        return {
-            "files": self.files,
-            "bytes": self.bytes,
-            "digest": self.digest,
-            "rows": self.rows,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Fields) -> Holding:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        holding = cls(
-            fields.integer("files", least=0),
-            fields.integer("bytes", least=0),
-            fields.text("digest"),
-            fields.integer_or_none("rows"),
-        )
-        fields.done()
-        return holding
-
     def difference(self, sizes: Mapping[str, int]) -> str:
-        """Return what was counted, and what is there now."""
-        found = Holding.of(self.relevant(sizes))
+        """Return a text on what was counted, and what is there now."""
+        present = Holding.of(self.relevant(sizes))
         return (
-            f"{self.files:,} files of {self.bytes:,} bytes were written, but {found.files:,} of "
-            f"{found.bytes:,} bytes exist"
+            f"{self.files:,} files of {self.bytes:,} bytes were written, but {present.files:,} of "
+            f"{present.bytes:,} bytes exist"
         )
 
 
@@ -103,7 +79,7 @@ def rows_in(files: Files, folder: str, names: Sequence[str]) -> int | None:
     """
     if not all(name.endswith(_PARQUET) for name in names):
         return None
-    # Late: hosts import this room where nothing is read.
+    # Imported late: hosts import this module where no file is read.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -111,8 +87,8 @@ def rows_in(files: Files, folder: str, names: Sequence[str]) -> int | None:
         path = f"{folder}/{name}"
         try:
             with files.footer(path) as file:
-                found: int = pq.read_metadata(file).num_rows
-                return found
+                num_rows: int = pq.read_metadata(file).num_rows
+                return num_rows
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
                 f"{path} cannot be read back as Parquet: {error}. It was damaged or truncated after it was "
@@ -124,8 +100,8 @@ def rows_in(files: Files, folder: str, names: Sequence[str]) -> int | None:
 
 
 def check_rows(window_id: str, path: str, holding: Holding, records: int | None) -> None:
-    """Raise `SinkError` unless the files hold the rows that were written; a window without rows has a file, too."""
-    # Readers find the columns in it.
+    """Raise `SinkError` unless the files hold the rows that were written; a window without rows has a file too."""
+    # A file without rows still gives readers the columns.
     if holding.files and (records is None or holding.rows in (None, records)):
         return
     raise SinkError(

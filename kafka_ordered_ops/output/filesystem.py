@@ -27,31 +27,31 @@ from kafka_ordered_ops.output.ports import Files, Folders
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Publishing holds the lock for some renames and deletes; who waits longer waits for something stuck.
+#: Publishing holds the lock for a few renames and deletes; a longer wait means that another process hangs.
 LOCK_WAIT_S: Final = 60.0
-#: So many windows are published under one lock: seconds on a slow disk.
+#: The number of windows that are published under one lock: seconds on a slow disk.
 _WINDOWS_TOGETHER: Final = 50
 _LOCK_POLL_S: Final = 0.05
 LOCK_NAME: Final = ".lock"
 
-#: Written last into a stage: one that has it is complete.
+#: Written last into a stage: a stage with a marker is complete.
 MARKER_NAME: Final = "_window.json"
 
-#: An empty folder in what is published, by whose name the marker is found. No reader of files trips over it.
+#: An empty folder in a published one, whose name leads to the marker. Readers of files ignore it.
 TAG_PREFIX: Final = ".koo-"
 
-#: A marker is some hundred bytes; something larger is not ours.
+#: A marker has a few hundred bytes; a larger file is not ours.
 MARKER_BYTES_MAX: Final = 64 * 1024
 
-#: In a draft from its beginning to its end, and in a stage on its way out; no data, by the rule of Spark and Hive.
+#: In a draft while it is written, and in a stage while it is removed. Spark and Hive do not read them as data.
 UNDER_WAY_NAME: Final = "_under_way"
 GOING_NAME: Final = "_going"
 
-#: A folder that has one of these was made here. They go last, so that a removal that was cut short goes on.
+#: A folder with one of these was made here. They are removed last, so that an interrupted removal can go on.
 _OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, GOING_NAME)
 _TAG: Final = re.compile(re.escape(TAG_PREFIX) + r"[0-9a-f]{16}")
 
-#: A path ends at 4,096 bytes on Linux, and the names of a window, a stage and a file come behind the root's.
+#: Linux limits paths to 4,096 bytes, and the names of a window, a stage and a file follow the root's.
 _ROOT_BYTES_MAX: Final = 3_072
 
 
@@ -59,25 +59,25 @@ class LocalFiles:
     """A local or mounted POSIX file system, as publishing needs it. A change is durable when the call returns.
 
     Args:
-        root: the root of the outputs, below which no link is followed; None: what is read may be anywhere.
+        root: the root of the outputs, below which no link is followed; None allows any path.
     """
 
     windows_together = _WINDOWS_TOGETHER
 
     def __init__(self, root: str | None = None) -> None:
         self._disk = Disk(root)
-        #: In the block of `together`: the folders that got new names, each once.
+        #: In the block of `together`: the folders with new names, each once.
         self._renamed_into: dict[str, None] | None = None
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
-        """Return the content of a small file, cut one byte behind the limit; None when there is none.
+        """Return the content of a small file, cut one byte past the limit; None if there is no file.
 
-        Whatever is no regular file is none: a link is not followed, and a pipe is not waited for.
+        Only regular files count: a link is not followed, and a pipe is not waited for.
         """
         return self._disk.read(path, limit_bytes)
 
     def open(self, path: str) -> BinaryIO:
-        """Return a data file, to be read here and there."""
+        """Return a data file for random access."""
         return self._disk.open(path)
 
     footer = open
@@ -87,12 +87,12 @@ class LocalFiles:
         """Take a new file's content in the block; durable once its folder has been settled."""
         import pyarrow as pa
 
-        # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
+        # Closed in any case: an open file keeps its disk space even after its removal.
         with self._disk.create(path) as file, pa.PythonFile(file, mode="w") as sink:
             yield sink
 
     def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        """Write a small file so that it is there whole or not at all."""
+        """Write a small file atomically."""
         self._disk.write(path, content, durable=durable)
 
     def create(self, path: str, content: bytes) -> bool:
@@ -107,24 +107,24 @@ class LocalFiles:
         return self._disk.look(path) is not None
 
     def is_folder(self, path: str) -> bool:
-        """Return whether this is a folder; a link to one is none."""
+        """Return whether this is a folder; a link to a folder is not one."""
         return self._disk.is_folder(path)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no folder."""
+        """Return the names in a folder, sorted; empty if there is no folder."""
         return self._disk.names(folder)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the data files in a folder, with their sizes.
 
         Raises:
-            SinkError: something that is called like a data file is none.
+            SinkError: something with the name of a data file is not a file.
         """
-        found = self._disk.files_in(folder, is_data)
-        for name, one in found.items():
-            if not stat.S_ISREG(one.st_mode):
+        entries = self._disk.files_in(folder, is_data)
+        for name, status in entries.items():
+            if not stat.S_ISREG(status.st_mode):
                 raise foreign_file_error(f"{folder}/{name}")
-        return {name: one.st_size for name, one in found.items()}
+        return {name: status.st_size for name, status in entries.items()}
 
     def make_folder(self, path: str, *, durable: bool = True) -> None:
         """Make a folder and its parents, where missing."""
@@ -147,9 +147,9 @@ class LocalFiles:
             for folder in dict.fromkeys((*renamed_into, *folders)):
                 self._disk.sync(folder)
 
-    def exchange(self, one: str, other: str) -> bool:
-        """Let two folders change places in one step; False, with nothing changed, where that cannot be done."""
-        return self._disk.exchange(one, other)
+    def exchange(self, first: str, second: str) -> bool:
+        """Exchange two folders in one step; return False, with nothing changed, where that is not supported."""
+        return self._disk.exchange(first, second)
 
     def move(self, source: str, target: str) -> None:
         """Move a file in one step; durable once the target's folder has been settled."""
@@ -169,7 +169,7 @@ class LocalFiles:
         self._disk.remove_if_empty(folder)
 
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
-        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+        """Yield, for a folder and everything in it, whether it is a file, its size, and its modification time in s."""
         return self._disk.below(folder)
 
     def settle(self, folder: str, *, names: bool = True) -> None:
@@ -178,12 +178,12 @@ class LocalFiles:
 
     @contextmanager
     def locked(self, folder: str, window_folder: str | None = None) -> Iterator[None]:
-        """Keep other publishers of the same root out, across processes; the system frees a dead one's lock.
+        """Keep other publishers of the same root out, across processes; the system frees a dead process's lock.
 
-        Of all windows: the file of the lock stays where it is, and a window's folder goes.
+        One lock covers all windows, because its file must stay and a window's folder is removed.
 
         Raises:
-            SinkError: another process did not let go in time, or the folder is none.
+            SinkError: another process did not release the lock in time, or `folder` is not a folder.
         """
         check_own_folder(self, folder)
         self.make_folder(folder)
@@ -202,12 +202,12 @@ class LocalFiles:
 
 
 def normal_root(root: str | os.PathLike[str]) -> str:
-    """Return a root folder by its one full name: an absolute path, or a URI with one scheme for each store.
+    """Return the normalized name of a root folder: an absolute path, or a URI with one scheme for each store.
 
-    A window may be published by another process than the one that wrote it, with another working folder.
+    Another process, with another working directory, may publish the window.
 
     Raises:
-        ConfigError: an empty name, one that no file can have, a bare bucket, or a ``file:`` URI of another machine.
+        ConfigError: an empty or invalid name, a bare bucket, or a ``file:`` URI of another machine.
     """
     text = path_text(root)
     if text is None:
@@ -263,14 +263,14 @@ def marker_path(folder: str) -> str:
 
 
 def tag_in(files: Folders, folder: str) -> str | None:
-    """Return the tag of a folder that was made ready for its readers; None for any other."""
+    """Return the tag of a folder that is ready for readers; None for any other folder."""
     before: list[str] = []
     while files.is_folder(folder):
         tags = list(filter(_TAG.fullmatch, files.names(folder)))
         for name in tags:
             if files.is_folder(f"{folder}/{name}"):
                 return name.removeprefix(TAG_PREFIX)
-        # While it was looked at, the window may have been replaced.
+        # The window may have been replaced in the meantime.
         if tags == before:
             return None
         before = tags
@@ -280,7 +280,7 @@ def tag_in(files: Folders, folder: str) -> str | None:
 def check_own_folder(files: Folders, path: str) -> None:
     """Raise `SinkError` when a place for a folder of this package is taken by a file or a link.
 
-    What is after a link is not ours: it is neither written nor deleted.
+    The target of a link is not ours: it is neither written nor deleted.
     """
     if files.exists(path) and not files.is_folder(path):
         raise SinkError(
@@ -290,7 +290,7 @@ def check_own_folder(files: Folders, path: str) -> None:
 
 
 def is_own_folder(files: Folders, path: str) -> bool:
-    """Return whether this is a folder that this package has made: it says so, or is empty."""
+    """Return whether this package made the folder: it has a marker or a flag, or is empty."""
     if not files.is_folder(path):
         return False
     flags = (UNDER_WAY_NAME, GOING_NAME)
@@ -308,9 +308,9 @@ def is_own_folder(files: Folders, path: str) -> bool:
 
 
 def remove_stage(files: Folders, folder: str) -> None:
-    """Remove a folder that may be complete; it is no longer, from the first step on.
+    """Remove a folder that may be complete; from the first step on, it is not complete any more.
 
-    A link in its place is removed itself: what it leads to stays.
+    A link in its place is removed itself: its target stays.
     """
     if files.is_folder(folder) and files.exists(marker := marker_path(folder)):
         files.rename(marker, f"{folder}/{GOING_NAME}")
@@ -327,41 +327,41 @@ def is_data(name: str) -> bool:
 
 
 def foreign_file_error(path: str) -> SinkError:
-    """Return the error of something that is called like a data file and is none."""
+    """Return the error of something that has the name of a data file and is not a file."""
     return SinkError(f"{path} is not a file of this package: remove it, then run the window again")
 
 
 def data_names(files: Files, folder: str) -> list[str]:
-    """Return the names of the files of an output, in the order in which its rows are in them."""
-    # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
-    # made for where there are more; what else is in a name is the same for all files of one folder.
+    """Return the names of an output's files in the order of its rows."""
+    # The numbers in a name: the part, the task, and the file of the task. Large numbers have more digits than their
+    # padding; the rest of the name is the same for all files of one folder.
     return sorted(
         filter(is_data, files.names(folder)),
         key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)],
     )
 
 
-#: As Spark names them: by their task, and by their number among the task's files.
+#: A file's name as Spark writes it: with its task, and with its number among the task's files.
 _OF_TASK: Final = re.compile(r"(part-)(\d+)(-.*-c)(\d+)(\..*)")
 
 
 def in_name_order(names: Sequence[str]) -> dict[str, str]:
-    """Return new names for files that are not in the order of their rows by name.
+    """Return new names for files whose names do not sort in the order of their rows.
 
-    Spark writes numbers with five and three digits, and with more where there are more tasks or files.
+    Spark pads the numbers to five and three digits; larger numbers have more.
     """
-    found = {name: one.groups() for name in names if (one := _OF_TASK.fullmatch(name))}
-    task, file = (max((len(one[n]) for one in found.values()), default=0) for n in (1, 3))
+    groups_of = {name: match.groups() for name in names if (match := _OF_TASK.fullmatch(name))}
+    task, file = (max((len(groups[n]) for groups in groups_of.values()), default=0) for n in (1, 3))
     wider = {
         name: f"{part}{int(of_task):0{task}d}{run}{int(number):0{file}d}{kind}"
-        for name, (part, of_task, run, number, kind) in found.items()
+        for name, (part, of_task, run, number, kind) in groups_of.items()
     }
     return {name: new for name, new in wider.items() if new != name}
 
 
 @contextmanager
 def as_sink_error(what: str) -> Iterator[None]:
-    """Raise what a failing file system raises as a `SinkError` that names the operation."""
+    """Raise a file system's error as a `SinkError` that names the operation."""
     try:
         yield
     except OSError as error:

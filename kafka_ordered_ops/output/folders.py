@@ -1,4 +1,4 @@
-"""The file system of a root, for those that rename folders in one step."""
+"""The file system of a root that supports atomic renames of folders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kafka_ordered_ops.output.ports import Folders
 
 
 def files_for(root: str, storage_options: Mapping[str, Any] | None = None) -> Folders:
-    """Return the file system of a root as `normal_root` gives it, for one with an atomic rename.
+    """Return the file system of a root as `normal_root` returns it, if it supports atomic renames.
 
     Raises:
-        ConfigError: a scheme other than ``file:`` and ``hdfs:``, a library that is missing, or invalid options.
+        ConfigError: a scheme other than ``file:`` and ``hdfs:``, a missing library, or invalid options.
     """
     if is_in_hdfs(root):
         from kafka_ordered_ops.output.hdfs.door import open_door
@@ -28,7 +28,7 @@ def files_for(root: str, storage_options: Mapping[str, Any] | None = None) -> Fo
 
 
 def check_scheme(root: str) -> None:
-    """Raise `ConfigError` for a root, as `normal_root` gives it, to which nothing can be published."""
+    """Raise `ConfigError` for a root, as `normal_root` returns it, with an unsupported scheme."""
     if not (is_local(root) or is_in_hdfs(root) or is_in_store(root)):
         raise _unknown_scheme_error(root)
 

@@ -2,34 +2,35 @@
 
 ::
 
-    <root>/window_id=<times>-<digest of the id>/                     what readers see: its files, and
-    <root>/window_id=<times>-<digest of the id>/.koo-<tag>/          an empty folder that names its marker
+    <root>/window_id=<id>/                                           what readers see: its files, and
+    <root>/window_id=<id>/.koo-<tag>/                                an empty folder that names its marker
     <root>/date=2026-11-20/hour=11/window_id=...                     the same with `partition_by`
     <parent>/.koo/<name>/windows/<tag>.json                          the marker of what readers see
-    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>/          what an attempt has written; complete with its marker
-    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~...       on the way to a stage: a job's draft, say
+    <parent>/.koo/<name>/stage/<id>/<claim>-<attempt>/               what an attempt has written; complete with its marker
+    <parent>/.koo/<name>/stage/<id>/<claim>-<attempt>~...            on the way to a stage: a job's draft, say
     <parent>/.koo/<name>/swap/<tag>/                                 for the instant of a replacement; see `healing`
 
-``<parent>/<name>`` is the root: no glob over the data reaches what is beside it. For an object store see `objects.layout`.
+``<parent>/<name>`` is the root: no glob over the data matches what is beside it. For an object store see `objects.layout`.
 
-The marker ``_window.json`` is written last into a stage, so a stage that has one is complete. Readers trip over
-files that are no data, hidden ones too, but not over empty folders. So the marker leaves the stage before the stage
-is published, and the tag moves with the folder: what is published says whose it is.
+The marker ``_window.json`` is written last into a stage, so a stage with a marker is complete. Files without data, even
+hidden ones, break readers; empty folders do not. So the marker leaves the stage before the stage is published, and the
+tag moves with the folder: it leads from a published folder to its owner.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
 from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.partition import (
     check_partition_by,
@@ -37,43 +38,40 @@ from kafka_ordered_ops.core.window.partition import (
     partition_of,
 )
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import (
-    check_window_id,
-    digest_in,
-    folder_name,
-    id_digest,
-    safe_name,
-)
+from kafka_ordered_ops.core.window.window_id import check_window_id
 from kafka_ordered_ops.output.address import control_folder, spark_path
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
-    MARKER_NAME,
     as_sink_error,
     marker_path,
     normal_root,
     tag_in,
 )
 from kafka_ordered_ops.output.ports import Folders
+from kafka_ordered_ops.output.versions import check_output_version
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
 
-#: Of the names of topics that an output tells together.
+#: Fields of this JSON in every version: JSON without them is another program's.
+_NAMES: Final = ("window_id", "claim_id", "attempt", "ledger", "facts")
+
+#: The length of all names of topics that an output lists.
 TOPICS_LENGTH_MAX: Final = 8 * 1024
 
-#: What the folder of a published window begins with: a column, to whoever reads them all.
+#: The prefix of a published window's folder; readers of the whole root take it for a column.
 WINDOW_PREFIX: Final = "window_id="
 MERGING: Final = "~merging"
 
 #: A claim id becomes part of a path.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
-#: Counts and times of what was written: whole numbers, or None where there is nothing to say.
+#: Counts and times of what was written: whole numbers, or None if unknown.
 Facts = Mapping[str, int | None]
 
 
-#: An output is found as its own class.
+#: The class of an output: what is read back has the same.
 Output = TypeVar("Output", bound="Layout")
 
 
@@ -89,11 +87,9 @@ class Layout:
     facts: Facts = field(default_factory=dict)
     group_id: str | None = None
     holding: Holding | None = None
-    #: Credentials and settings of an object store: of this process, neither stored nor shown.
+    #: Credentials and settings of an object store: known to this process only, neither stored nor shown.
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    #: The name of the folder that readers see, without `WINDOW_PREFIX`; empty: it is named after the id alone.
-    folder: str = ""
-    #: The folders above that one, ``date=2026-11-20/hour=11``; None: none.
+    #: The folders above the window's, such as ``date=2026-11-20/hour=11``; None if there are none.
     partition: str | None = None
     #: The ledger of the window, as ``cluster id/topic id``.
     ledger_id: str = ""
@@ -113,11 +109,6 @@ class Layout:
             )
         if self.part is not None and not 0 <= self.part.index < self.part.count:
             raise ConfigError(f"window {self.window_id} has no {self.part}")
-        if not self.folder:
-            object.__setattr__(self, "folder", safe_name(self.window_id))
-        # It is read from markers and from the ledger, and becomes part of a path.
-        if digest_in(self.folder) != id_digest(self.window_id):
-            raise ConfigError(f"{self.folder[:140]!r} is not a folder of window {self.window_id}")
         if self.partition is not None and not is_partition(self.partition):
             raise ConfigError(f"{self.partition[:140]!r} are not folders of a date and an hour")
         object.__setattr__(self, "root", normal_root(self.root))
@@ -130,7 +121,7 @@ class Layout:
         storage_options: Mapping[str, Any] | None = None,
         partition_by: str | None = None,
     ) -> Self:
-        """Return the place for this plan's attempt below `root`; nothing is touched."""
+        """Return the place for this plan's attempt below `root`; nothing is read or written."""
         return cls(
             normal_root(root),
             plan.window_id,
@@ -139,7 +130,6 @@ class Layout:
             plan.part,
             group_id=plan.group_id,
             storage_options=storage_options,
-            folder=folder_name(plan.window_id, plan.window),
             partition=partition_of(plan.window, check_partition_by(partition_by)),
             ledger_id=plan.ledger_id,
             topics=_noted_topics(plan.window.topics),
@@ -149,43 +139,48 @@ class Layout:
 
     @property
     def owner(self) -> OutputOwner:
-        """Whose output this is."""
+        """The owner of this output."""
         return OutputOwner(
             self.ledger_id, self.group_id or "", self.window_id, self.claim_id, self.attempt
         )
 
     @property
     def publisher(self) -> Publisher:
-        """Who asks to replace what readers see in its place."""
+        """The publisher that wants to replace what readers see in its place."""
         claims = (self.claim_id, *self.replaces)
         return Publisher(self.ledger_id, self.group_id or "", self.window_id, claims)
 
     @property
     def whole(self) -> Self:
-        """The place of the whole window's output; of a whole output, itself."""
+        """The place of the whole window's output; a whole output itself."""
         return self if self.part is None else replace(self, part=None, facts={}, holding=None)
 
     @property
     def final_path(self) -> str:
         """The folder that readers see once the window is published."""
-        return f"{self.final_parent}/{WINDOW_PREFIX}{self.folder}"
+        return f"{self.final_parent}/{self.folder}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that readers see."""
+        return f"{WINDOW_PREFIX}{self.window_id}"
 
     @property
     def final_parent(self) -> str:
-        """The folder in which that one is."""
+        """The parent of the folder that readers see."""
         return self.root if self.partition is None else f"{self.root}/{self.partition}"
 
     @property
     def partition_folders(self) -> list[str]:
-        """The folders between the root and that one."""
+        """The folders between the root and the folder that readers see."""
         names = [] if self.partition is None else self.partition.split("/")
         return [f"{self.root}/{'/'.join(names[: n + 1])}" for n in range(len(names))]
 
     def placed_as(self, other: Layout | None) -> Self:
-        """Return this output in the place of another one of the same window, if there is one."""
+        """Return this output in the place of another output of the same window, if there is one."""
         if other is None:
             return self
-        return replace(self, folder=other.folder, partition=other.partition)
+        return replace(self, partition=other.partition)
 
     @property
     def stage_path(self) -> str:
@@ -194,7 +189,7 @@ class Layout:
 
     @property
     def merging_path(self) -> str:
-        """A hidden folder in which the parts of the whole window come together."""
+        """The hidden folder in which the parts of the whole window are joined."""
         return f"{self.whole.stage_path}{MERGING}"
 
     def draft_path(self, token: str) -> str:
@@ -207,12 +202,12 @@ class Layout:
 
     @property
     def stage_uri(self) -> str:
-        """The hidden folder as Spark takes it."""
+        """The hidden folder as a URI for Spark."""
         return spark_path(self.stage_path)
 
     def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
-        fields: dict[str, Any] = {
+        """Return versioned JSON for the ledger, enough to publish from another process."""
+        return {
             "version": OUTPUT_VERSION,
             "root": self.root,
             "window_id": self.window_id,
@@ -224,48 +219,19 @@ class Layout:
             "topics": list(self.topics),
             "replaces": list(self.replaces),
             "allow_fewer": self.allow_fewer,
-            "folder": self.folder,
+            "group": self.group_id,
+            "holding": None if self.holding is None else self.holding.to_json(),
+            "partition": self.partition,
         }
-        if self.group_id is not None:
-            fields["group"] = self.group_id
-        if self.holding is not None:
-            fields["holding"] = self.holding.to_json()
-        if self.partition is not None:
-            fields["partition"] = self.partition
-        return fields
 
     @classmethod
-    def from_json(cls, fields: Fields, storage_options: Mapping[str, Any] | None = None) -> Self:
+    def from_json(cls, value: Any, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        if (version := fields.integer("version")) != OUTPUT_VERSION:
-            raise JsonError(
-                f"output version {version}; this package reads version {OUTPUT_VERSION}"
-            )
-        part = fields.object_or_none("part")
+        stored = _Stored.parse(value, "output")
         try:
-            output = cls(
-                root=fields.text("root"),
-                window_id=fields.text("window_id"),
-                claim_id=fields.text("claim_id"),
-                attempt=fields.integer("attempt"),
-                part=None if part is None else PlanPart.from_json(part),
-                facts=_facts(fields.anything("facts")),
-                group_id=fields.text("group") if "group" in fields else None,
-                holding=Holding.from_json(fields.object("holding"))
-                if "holding" in fields
-                else None,
-                storage_options=storage_options,
-                folder=fields.text("folder"),
-                partition=fields.text("partition") if "partition" in fields else None,
-                ledger_id=fields.text("ledger"),
-                topics=fields.texts("topics"),
-                replaces=fields.texts("replaces"),
-                allow_fewer=fields.boolean("allow_fewer"),
-            )
+            return cls(**stored.fields(), storage_options=storage_options)
         except ConfigError as error:
             raise JsonError(str(error)) from error
-        fields.done()
-        return output
 
     @property
     def stage_name(self) -> str:
@@ -282,7 +248,7 @@ class Layout:
     @property
     def window_folder(self) -> str:
         """The hidden folder of the window's stages."""
-        return f"{self.stages_folder}/{safe_name(self.window_id)}"
+        return f"{self.stages_folder}/{self.window_id}"
 
     def marker(self) -> bytes:
         """Return the content of the marker."""
@@ -296,20 +262,20 @@ class Layout:
         return marker if self.is_mine(marker) else None
 
     def is_mine(self, marker: Layout | None) -> bool:
-        """Return whether a marker is that of this very attempt, or part of it."""
+        """Return whether a marker is that of this very attempt and part."""
         if marker is None:
             return False
-        mine = (self.owner, self.root, self.part)
-        return (marker.owner, marker.root, marker.part) == mine
+        identity = (self.owner, self.root, self.part)
+        return (marker.owner, marker.root, marker.part) == identity
 
     @classmethod
     def read(cls, files: Folders, root: str, folder: str) -> Self | None:
-        """Return the output that a stage's marker describes, inside or taken out; None without a valid marker."""
+        """Return the output that a stage's marker describes, in the stage or moved out; None without a valid marker."""
         with as_sink_error(f"the marker of {folder} cannot be read"):
             content = files.read(marker_path(folder))
-        return (
-            cls.read_visible(files, root, folder) if content is None else cls._parsed(root, content)
-        )
+        if content is None:
+            return cls.read_visible(files, root, folder)
+        return cls.parsed(content, root, marker_path(folder))
 
     @classmethod
     def read_visible(cls, files: Folders, root: str, folder: str) -> Self | None:
@@ -318,8 +284,8 @@ class Layout:
             tag = tag_in(files, folder)
             while tag is not None:
                 if (content := files.read(published_marker(root, tag))) is not None:
-                    return cls._parsed(root, content)
-                # While it was looked for, the window may have been replaced.
+                    return cls.parsed(content, root, published_marker(root, tag))
+                # The window may have been replaced in the meantime.
                 before, tag = tag, tag_in(files, folder)
                 if tag == before:
                     break
@@ -327,9 +293,10 @@ class Layout:
 
     @classmethod
     def read_tagged(cls, files: Folders, root: str, tag: str) -> Self | None:
-        """Return the output that a marker which was taken out describes, wherever its folder is."""
-        content = files.read(published_marker(root, tag))
-        return None if content is None else cls._parsed(root, content)
+        """Return the output that a moved marker describes, wherever its folder is."""
+        path = published_marker(root, tag)
+        content = files.read(path)
+        return None if content is None else cls.parsed(content, root, path)
 
     @classmethod
     def read_published(cls, files: Folders, root: str, tag: str) -> Self | None:
@@ -338,15 +305,21 @@ class Layout:
         return None if marker is None or tag_in(files, marker.final_path) != tag else marker
 
     @classmethod
-    def _parsed(cls, root: str, content: bytes) -> Self | None:
+    def parsed(cls, content: bytes, root: str, path: str) -> Self | None:
+        """Return the output that a marker describes; None for a file of another program.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote the marker.
+        """
         try:
             value = strict_json.loads(content, limit_bytes=MARKER_BYTES_MAX)
-            return cls.from_json(Fields({**value, "root": root}, MARKER_NAME))
+            check_marker_version(value, f"the marker {path}")
+            return cls.from_json({**value, "root": root})
         except (JsonError, TypeError):
             return None
 
     def removed_error(self, path: str) -> SinkError:
-        """Return the error of a job whose draft was removed under its hands."""
+        """Return the error of a job whose draft was removed while it wrote."""
         return SinkError(
             f"window {self.window_id}: {path} was removed while this job wrote to it. Another "
             f"job of attempt {self.attempt} was published meanwhile, or the window was abandoned: leave "
@@ -355,7 +328,7 @@ class Layout:
         )
 
     def incomplete_part_error(self, lost: str | None = None) -> SinkError:
-        """Return the error of a part that cannot be joined; `lost` is how its files differ, if it was complete once."""
+        """Return the error of a part that cannot be joined; `lost` describes how its files differ, if it was complete."""
         return SinkError(
             f"{self.part} of window {self.window_id} is not complete at {self.stage_path}"
             f"{f' ({lost})' if lost else ''}: it was deleted, is being written again, or was written on another machine. "
@@ -366,7 +339,7 @@ class Layout:
         )
 
     def changed_stage_error(self, place: str, lost: str, visible: str) -> SinkError:
-        """Return the error of a stage whose files are not those that were written; `lost` is how they differ."""
+        """Return the error of a stage whose files are not those that were written; `lost` describes how they differ."""
         return SinkError(
             f"window {self.window_id} is not published: {place} no longer holds what was written there: {lost}. "
             f"{visible} Run the window again, or replay it, to write its files again",
@@ -376,7 +349,7 @@ class Layout:
         )
 
     def no_stage_error(self, visible: str) -> SinkError:
-        """Return the error of an output that has nothing to publish; `visible` is a sentence on what readers see."""
+        """Return the error of an output without anything to publish; `visible` is a sentence on what readers see."""
         return SinkError(
             f"window {self.window_id} cannot be published: there is no complete stage of attempt {self.attempt} "
             f"of claim {self.claim_id} at {self.stage_path}. {visible} The files were "
@@ -387,18 +360,42 @@ class Layout:
         )
 
 
+class _Stored(Stored, frozen=True, rename={"group_id": "group", "ledger_id": "ledger"}):
+    what = "the output"
+
+    version: Literal[1]
+    root: Text
+    window_id: Text
+    claim_id: Text
+    attempt: int
+    part: PlanPart | None
+    facts: dict[str, int | None]
+    ledger_id: Text
+    topics: Texts
+    replaces: Texts
+    allow_fewer: bool
+    group_id: Text | None
+    holding: Holding | None
+    partition: Text | None
+
+
+def check_marker_version(value: Any, what: str) -> None:
+    """Raise `OutputVersionError` for the JSON of an output of another version; `what` names its place."""
+    check_output_version(value, OUTPUT_VERSION, _NAMES, what)
+
+
 def stages_folder(root: str) -> str:
     """Return the hidden folder of all stages of a root."""
     return f"{control_folder(root)}/stage"
 
 
 def swap_folder(root: str) -> str:
-    """Return the hidden folder of what is on its way for the instant of a replacement."""
+    """Return the hidden folder of what moves during a replacement."""
     return f"{control_folder(root)}/swap"
 
 
 def published_marker(root: str, tag: str) -> str:
-    """Return where the marker is of a folder that readers see."""
+    """Return the path of the marker of a folder that readers see."""
     return f"{_markers_folder(root)}/{tag}.json"
 
 
@@ -410,29 +407,21 @@ def published_tags(files: Folders, root: str, window_id: str) -> list[str]:
 
 
 def new_tag(window_id: str) -> str:
-    """Return a new tag for a window's folder: the window is found by how it begins."""
+    """Return a new tag for a window's folder: its beginning identifies the window."""
     return f"{tag_beginning(window_id)}{uuid.uuid4().hex[:8]}"
 
 
 def tag_beginning(window_id: str) -> str:
-    """Return how the tags of a window's folders begin; those of another window hardly ever do."""
-    return id_digest(window_id)[:8]
+    """Return the beginning of the tags of a window's folders; two windows hardly ever share one."""
+    return hashlib.sha256(window_id.encode()).hexdigest()[:8]
 
 
 def _markers_folder(root: str) -> str:
     return f"{control_folder(root)}/windows"
 
 
-def _facts(value: Any) -> dict[str, int | None]:
-    if not isinstance(value, dict) or not all(
-        fact is None or type(fact) is int for fact in value.values()
-    ):
-        raise JsonError("facts are whole numbers or null, by name")
-    return value
-
-
 def _noted_topics(topics: Sequence[str]) -> tuple[str, ...]:
-    """Return the first of a window's topics: enough for a note about its root, and little in each marker and result."""
+    """Return the first of a window's topics: enough for a note about its root, and short in each marker and result."""
     sizes = accumulate(len(name) for name in topics)
     return tuple(
         name for name, size in zip(topics, sizes, strict=True) if size <= TOPICS_LENGTH_MAX

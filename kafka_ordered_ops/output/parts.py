@@ -18,7 +18,7 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
 
     Raises:
         ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
-            one that is duplicated; or not all of them: which are missing.
+            a duplicated part; or a missing part.
     """
     by_index: dict[int, Output] = {}
     for output in outputs:
@@ -36,25 +36,25 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
     count = _part_of(outputs[0]).count
     missing = [index for index in range(count) if index not in by_index]
     if missing:
-        shown = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+        listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise ConfigError(
             f"{len(by_index)} of {count} parts of window {outputs[0].window_id} are here; missing are those "
-            f"with index {shown}. Join the parts once all of them have been written"
+            f"with index {listed}. Join the parts once all of them have been written"
         )
     return [by_index[index] for index in range(count)]
 
 
 def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
-    """Combine the parts' facts: the least of ``..._min``, the greatest of ``..._max``, sums of all others.
+    """Combine the parts' facts: the minimum of ``..._min``, the maximum of ``..._max``, sums of all others.
 
-    A fact that some part lacks is left out. Without a value: where no part has one, and sums where any
-    part has none.
+    A fact that some part lacks is left out. A minimum or maximum is None if no part has a value, a sum if any part
+    has none.
     """
     total: dict[str, int | None] = {}
     for name in facts[0]:
-        if any(name not in one for one in facts):
+        if any(name not in part_facts for part_facts in facts):
             continue
-        values = [one[name] for one in facts]
+        values = [part_facts[name] for part_facts in facts]
         known = [value for value in values if value is not None]
         if name.endswith("_min"):
             total[name] = min(known, default=None)
@@ -66,9 +66,9 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
 
 
 def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output:
-    """Move the parts' files together and make that the whole's stage; go on where an earlier attempt ended.
+    """Move the parts' files into one folder and make it the whole's stage; resume where an earlier attempt ended.
 
-    A part keeps its marker meanwhile: what is missing in it has been moved. The caller holds the root's lock.
+    A part keeps its marker meanwhile: its missing files have been moved. The caller holds the root's lock.
 
     Raises:
         SinkError: a part is not complete, or files have been deleted.
@@ -78,11 +78,11 @@ def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output
     if joined is None:
         markers = [_marker_of(files, part) for part in parts]
         facts = sum_of_facts([marker.facts for marker in markers])
-        changed = [one for one in markers if not _is_as_written(files, one)]
+        changed = [marker for marker in markers if not _is_as_written(files, marker)]
         files.make_folder(merging)
         for part in parts:
             for name in filter(is_data, files.names(part.stage_path)):
-                # By name part after part, and each in its own order.
+                # The names sort by part, and within a part in its own order.
                 target = f"{_prefix(part)}{name.removeprefix('part-')}"
                 files.move(f"{part.stage_path}/{name}", f"{merging}/{target}")
         _check_files(files, whole, markers, changed)
@@ -90,15 +90,15 @@ def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output
         holding = count(files, merging)
         joined = replace(whole, facts=facts, holding=holding)
         files.write(marker_path(merging), joined.marker())
-    # Something that was written to the whole window's stage, and not completed.
+    # An incomplete stage of the whole window may be there.
     remove_stage(files, whole.stage_path)
     files.rename(merging, whole.stage_path)
     return joined
 
 
 def take_part_back(files: Folders, part: Layout) -> None:
-    """Remove what a part has written, wherever it is on its way. The caller holds the root's lock."""
-    # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
+    """Remove what a part has written, moved or not. The caller holds the root's lock."""
+    # Its stage first: the moved files may be removed only once the part counts as incomplete.
     remove_stage(files, part.stage_path)
     merging = part.merging_path
     if files.exists(marker := marker_path(merging)):
@@ -113,7 +113,7 @@ def _prefix(output: Layout) -> str:
 
 
 def sizes_of_part(files: Folders, part: Layout) -> dict[str, int]:
-    """Return the files that a part has written, with their sizes: where they were, or where joining has moved them."""
+    """Return the files that a part has written, with their sizes, moved by joining or not."""
     prefix = _prefix(part)
     moved = {
         f"part-{name.removeprefix(prefix)}": size
@@ -141,14 +141,14 @@ def _check_files(
     parts: Sequence[Layout],
     changed: Sequence[Layout],
 ) -> None:
-    """Raise `SinkError` unless the files that are together are those that the parts have written."""
-    written = sum(0 if one.holding is None else one.holding.files for one in parts)
-    found = len(files.sizes(whole.merging_path))
-    if not changed and written == found:
+    """Raise `SinkError` unless the joined files are those that the parts have written."""
+    written = sum(0 if part.holding is None else part.holding.files for part in parts)
+    present = len(files.sizes(whole.merging_path))
+    if not changed and written == present:
         return
-    named = ", ".join(str(one.part) for one in changed[:8])
+    named = ", ".join(str(part.part) for part in changed[:8])
     raise SinkError(
-        f"the parts of window {whole.window_id} have written {written:,} files, and {found:,} are in "
+        f"the parts of window {whole.window_id} have written {written:,} files, and {present:,} are in "
         f"{whole.merging_path}: another program deleted, added or changed some"
         f"{f', of {named}' if named else ''}. Remove that folder, and run the parts again",
         window_id=whole.window_id,

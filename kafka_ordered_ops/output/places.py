@@ -1,4 +1,4 @@
-"""Where windows are to be published: looked at before they are claimed, and taken over from another ledger."""
+"""Check the place of windows before they are claimed, and adopt a root of another ledger."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kafka_ordered_ops.core.window.ownership import (
     check_root_owner,
 )
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, check_partition_by, partition_of
-from kafka_ordered_ops.core.window.window import Window, folder_name, id_digest
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.layout import Layout, stages_folder
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, stages_folder
 from kafka_ordered_ops.output.roots.ownership import check_owned, other_places
 from kafka_ordered_ops.output.roots.root_owner import RootOwner, owner_path, read_owner, with_groups
 
 
 class OutputPlace:
-    """A folder, or a prefix in an object store, in which windows are to be published.
+    """A folder, or a prefix in an object store, for publishing windows.
 
     Args:
         root: the root of the outputs.
@@ -50,7 +50,7 @@ class OutputPlace:
             OutputOwnedError: the root, or the place of a window, belongs to another ledger, group or claim.
             SinkError: another program's files are in the place of a window; or the file system or the store failed.
         """
-        with as_sink_error(f"the windows below {self._root} cannot be looked at"):
+        with as_sink_error(f"the windows below {self._root} cannot be read"):
             if is_in_store(self._root):
                 owner = self._check_store(publishers, windows)
             else:
@@ -59,7 +59,8 @@ class OutputPlace:
             return ()
         topics = tuple(sorted({name for window in windows.values() for name in window.topics}))
         notes = (
-            owner.note_on(name, topics, self._root) for name in {one.group_id for one in publishers}
+            owner.note_on(name, topics, self._root)
+            for name in {publisher.group_id for publisher in publishers}
         )
         return [note for note in notes if note is not None]
 
@@ -70,28 +71,26 @@ class OutputPlace:
         names = files.names(self._root)
         owner = read_owner(files, self._root, names)
         _check_root(publishers, owner, self._root)
-        # Of a hundred thousand names, say, once for many windows.
-        digests = {id_digest(one.window_id) for one in publishers}
-        names = [
-            name
-            for name in names
-            if name.rpartition("-")[2] in digests or DATE_FOLDER.fullmatch(name)
-        ]
-        for one in publishers:
-            place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
-            # Those of other times, say, which may be replaced at this very moment.
+        # Once for all windows: there may be a hundred thousand names.
+        folders = {f"{WINDOW_PREFIX}{publisher.window_id}" for publisher in publishers}
+        names = [name for name in names if name in folders or DATE_FOLDER.fullmatch(name)]
+        for publisher in publishers:
+            place = _place_of(
+                publisher, windows[publisher.window_id], self._root, self._partition_by
+            )
+            # Places of other dates, which another process may be replacing right now.
             for _, other in other_places(files, place, names):
-                check_may_replace(one, other.owner, other.final_path)
+                check_may_replace(publisher, other.owner, other.final_path)
             if not files.exists(place.final_path):
                 continue
-            shown = Layout.read_visible(files, self._root, place.final_path)
-            if shown is None and files.exists(place.stages_folder):
-                # It may be replaced at this very moment: wait for the end of that.
+            published = Layout.read_visible(files, self._root, place.final_path)
+            if published is None and files.exists(place.stages_folder):
+                # Another process may be replacing it right now: wait for its end.
                 with files.locked(place.stages_folder, place.window_folder):
                     if not files.exists(place.final_path):
                         continue
-                    shown = Layout.read_visible(files, self._root, place.final_path)
-            check_owned(files, place, shown, one)
+                    published = Layout.read_visible(files, self._root, place.final_path)
+            check_owned(files, place, published, publisher)
         return None if owner is None else with_groups(files, owner, self._root)
 
     def _check_store(
@@ -104,19 +103,21 @@ class OutputPlace:
         store = open_store(self._root, self._options)
         owner, _ = found_owner(store, self._root)
         _check_root(publishers, owner, self._root)
-        for one in publishers:
-            place = _place_of(one, windows[one.window_id], self._root, self._partition_by)
-            if (shown := shown_output(store, place)) is not None:
-                check_may_replace(one, shown.owner, shown.final_path)
+        for publisher in publishers:
+            place = _place_of(
+                publisher, windows[publisher.window_id], self._root, self._partition_by
+            )
+            if (published := shown_output(store, place)) is not None:
+                check_may_replace(publisher, published.owner, published.final_path)
         return owner
 
 
 def adopt_root(
     root: str | os.PathLike[str], ledger_id: str, storage_options: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Make a ledger the owner of a root; return the former owner. Without one, or if it is this ledger, nothing is changed.
+    """Make a ledger the owner of a root; return the former owner. Without another owner, return None and change nothing.
 
-    What is published stays: its windows name their ledger, and those of another one are never replaced.
+    Published windows stay: they record their ledger, and windows of another ledger are never replaced.
 
     Raises:
         ConfigError: an invalid root or option.
@@ -141,7 +142,7 @@ def adopt_root(
 
 
 def _check_root(publishers: Sequence[Publisher], owner: RootOwner | None, root: str) -> None:
-    for ledger_id in {one.ledger_id for one in publishers}:
+    for ledger_id in {publisher.ledger_id for publisher in publishers}:
         if owner is not None:
             check_root_owner(ledger_id, owner.ledger_id, root)
 
@@ -149,13 +150,12 @@ def _check_root(publishers: Sequence[Publisher], owner: RootOwner | None, root: 
 def _place_of(
     publisher: Publisher, window: Window, root: str, partition_by: PartitionBy | None
 ) -> Layout:
-    """Return the place of a window that has no claim yet."""
+    """Return the place of a window without a claim."""
     return Layout(
         root,
         publisher.window_id,
         "none",
         0,
         group_id=publisher.group_id,
-        folder=folder_name(publisher.window_id, window),
         partition=partition_of(window, partition_by),
     )

@@ -1,4 +1,4 @@
-"""The files that readers see of published windows, exactly."""
+"""Find exactly the files of published windows that readers see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import (
     as_sink_error,
@@ -25,7 +24,7 @@ from kafka_ordered_ops.output.roots.partitions import window_folders
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Names that an error lists.
+#: How many names an error lists.
 _SHOWN_MAX: Final = 8
 
 
@@ -37,26 +36,26 @@ def files(
 ) -> list[str]:
     """Return the paths of the files of published windows, for DuckDB, Polars, pandas, PyArrow or Spark.
 
-    Each window is in the list as a whole or not at all, also while it is published or replaced. One window after the
-    other, and the files of each in the order of their rows.
+    Each window is in the list as a whole or not at all, also while it is published or replaced. The files are grouped
+    by window, and the files of each window are in the order of their rows.
 
     Args:
         root: the folder or the prefix that the windows were written to.
-        window_ids: the windows, in this order. None: all windows, sorted by id.
-        storage_options: credentials and settings of an object store; None: as the environment has them.
+        window_ids: the windows, in this order. None selects all windows, sorted by id.
+        storage_options: credentials and settings of an object store; None uses those of the environment.
 
     Raises:
         ConfigError: a window that is not published there or is requested twice, or an invalid argument.
         SinkError: the file system or the store failed.
     """
-    found = published(root, window_ids, storage_options)
-    return [path for paths in found.values() for path in paths]
+    by_window = published(root, window_ids, storage_options)
+    return [path for paths in by_window.values() for path in paths]
 
 
 def window_table(
     root: str | os.PathLike[str], window_id: str, storage_options: Mapping[str, Any] | None
 ) -> pa.Table:
-    """Read the files of a published window, its rows in order; raises what `files` raises."""
+    """Read the files of a published window, its rows in order; raise what `files` raises."""
     # Imported late: a list of paths needs no Arrow.
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -67,7 +66,8 @@ def window_table(
     tables = []
     for path in paths:
         with as_sink_error(f"{path} cannot be read"), where.open(path) as file:
-            tables.append(pq.read_table(file))
+            # Not in Arrow's threads: one that lets go of a file of Python while the interpreter ends aborts the process.
+            tables.append(pq.ParquetFile(file, pre_buffer=False).read(use_threads=False))
     return pa.concat_tables(tables)
 
 
@@ -78,24 +78,24 @@ def published(
 ) -> dict[str, list[str]]:
     """Return the files of published windows, by window id; see `files`."""
     root = normal_root(root)
-    wanted = None if window_ids is None else _each_once(window_ids)
-    with as_sink_error(f"the windows below {root} cannot be looked at"):
+    selected = None if window_ids is None else _each_once(window_ids)
+    with as_sink_error(f"the windows below {root} cannot be read"):
         if is_in_store(root):
             from kafka_ordered_ops.output.objects.reading import published_files
 
-            found = published_files(root, wanted, storage_options)
+            by_window = published_files(root, selected, storage_options)
         else:
-            found = _in_folders(files_for(root, storage_options), root, wanted)
-    if wanted is None:
-        return dict(sorted(found.items()))
-    missing = [one for one in wanted if one not in found]
+            by_window = _in_folders(files_for(root, storage_options), root, selected)
+    if selected is None:
+        return dict(sorted(by_window.items()))
+    missing = [window_id for window_id in selected if window_id not in by_window]
     if missing:
-        shown = ", ".join(missing[:_SHOWN_MAX]) + (" ..." if len(missing) > _SHOWN_MAX else "")
+        listed = ", ".join(missing[:_SHOWN_MAX]) + (" ..." if len(missing) > _SHOWN_MAX else "")
         raise ConfigError(
-            f"{len(missing)} of {len(wanted)} windows are not published below {root}: {shown}. They were "
+            f"{len(missing)} of {len(selected)} windows are not published below {root}: {listed}. They were "
             "written elsewhere, or are not committed yet: publishing comes after the commit"
         )
-    return {one: found[one] for one in wanted}
+    return {window_id: by_window[window_id] for window_id in selected}
 
 
 def _each_once(window_ids: Sequence[str]) -> tuple[str, ...]:
@@ -107,12 +107,14 @@ def _each_once(window_ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(window_ids)
 
 
-def _in_folders(files: Folders, root: str, wanted: tuple[str, ...] | None) -> dict[str, list[str]]:
-    """Return the files of the folders that say whose output they hold."""
+def _in_folders(
+    files: Folders, root: str, selected: tuple[str, ...] | None
+) -> dict[str, list[str]]:
+    """Return the files of the folders with a marker, by window id."""
     names = list(window_folders(files, root))
-    if wanted is not None:
-        digests = {id_digest(one) for one in wanted}
-        names = [name for name in names if digest_in(name.rpartition(WINDOW_PREFIX)[2]) in digests]
+    if selected is not None:
+        folders_of = {f"{WINDOW_PREFIX}{window_id}" for window_id in selected}
+        names = [name for name in names if name.rpartition("/")[2] in folders_of]
     folders: dict[str, str] = {}
     for folder in (f"{root}/{name}" for name in names):
         marker = Layout.read_visible(files, root, folder)

@@ -1,7 +1,7 @@
-"""The two kinds of publishing, and which one a root has.
+"""The two ways of publishing, and which one a root uses.
 
-*Rename*: local and mounted folders, and HDFS; a stage moves into place as a whole. *Manifest*: object stores, which cannot
-rename; a small object that moves by conditional writes names the files that make up a window.
+*Rename*: in local and mounted folders, and in HDFS, a stage moves into place as a whole. *Manifest*: in object stores,
+which cannot rename, a small object that is replaced by conditional writes names the files that make up a window.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kafka_ordered_ops.output.renaming import RenamePublisher
 class Publisher(Protocol):
     """How outputs below one root are staged and become visible. Repeating a step changes nothing.
 
-    Every step raises `SinkError` when the place is taken or the store fails, and `publish` also
-    `WindowSupersededError` when a newer attempt of the claim is published.
+    Every step raises `SinkError` if the place is taken or the store fails, and `publish` also
+    `WindowSupersededError` if a newer attempt of the claim is published.
     """
 
     def check_root(self, output: Layout) -> None:
-        """Raise `ConfigError` or `SinkError` when no window like this one may be written to its root."""
+        """Raise `ConfigError` or `SinkError` if no window like this one may be written to its root."""
 
     def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
         """Begin jobs' drafts, each with its token, in a root that was checked."""
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
-        """Complete a draft: count what its files hold, and describe it."""
+        """Complete a draft: count the rows of its files, and describe it."""
 
     def land(self, drafts: Sequence[tuple[Layout, str]]) -> None:
         """Make sealed drafts the attempts' stages."""
@@ -39,10 +39,10 @@ class Publisher(Protocol):
         """Remove a draft; output that has landed stays."""
 
     def staged(self, output: Output) -> Output | None:
-        """Return the attempt's stage as it was sealed, if all of it is there."""
+        """Return the attempt's stage as it was sealed, if all of its files exist."""
 
     def shown(self, output: Output) -> Output | None:
-        """Return what readers see, if that is this very attempt's and has all its rows."""
+        """Return the output that readers see, if it is this very attempt's and has all its rows."""
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage, if there is one."""
@@ -51,7 +51,7 @@ class Publisher(Protocol):
         """Join complete parts to one complete stage of the whole window."""
 
     def check_ready(self, outputs: Sequence[Layout]) -> None:
-        """Raise what `publish` would raise; nothing is changed."""
+        """Raise what `publish` would raise, without changing anything."""
 
     def publish(self, outputs: Sequence[Layout]) -> None:
         """Make the stages what readers see."""
@@ -67,7 +67,7 @@ def publisher_of(output: Layout) -> Publisher:
     """Return how an output is published.
 
     Raises:
-        ConfigError: a scheme that this package does not know, a library that is missing, or invalid options.
+        ConfigError: an unknown scheme, a missing library, or invalid options.
     """
     if is_in_store(output.root):
         from kafka_ordered_ops.output.objects.publisher import ManifestPublisher
@@ -77,7 +77,7 @@ def publisher_of(output: Layout) -> Publisher:
 
 
 def files_of(root: str, storage_options: Mapping[str, Any] | None = None) -> Files:
-    """Return the files of a root as `normal_root` gives it; raises as `publisher_of` does."""
+    """Return the files of a root as `normal_root` returns it; raise as `publisher_of` does."""
     if is_in_store(root):
         from kafka_ordered_ops.output.objects.files import ObjectFiles
         from kafka_ordered_ops.output.objects.store import open_store

@@ -1,4 +1,4 @@
-"""Look, before anything is planned, whether the windows of a root are partitioned as another one is to be."""
+"""Check, before a window is planned, that the windows of its root have the same partitioning."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kafka_ordered_ops.output.roots.partitions import check_folders
 def check_root(
     root: str, storage_options: Mapping[str, Any] | None, partition_by: PartitionBy | None
 ) -> None:
-    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike.
+    """Check that the windows of a root, as `normal_root` returns it, are partitioned alike.
 
-    Nothing is changed, but what publications that died have left is put right.
+    Nothing is changed, except that leftovers of dead publications are repaired.
 
     Raises:
-        ConfigError: there are windows that are partitioned otherwise.
+        ConfigError: there are windows with another partitioning.
         SinkError: the file system or the store failed.
     """
-    with as_sink_error(f"the windows below {root} cannot be looked at"):
+    with as_sink_error(f"the windows below {root} cannot be read"):
         if is_in_store(root):
             from kafka_ordered_ops.output.objects.reading import check_windows
             from kafka_ordered_ops.output.objects.store import open_store

@@ -1,4 +1,4 @@
-"""Records one by one through a user's function, many at a time.
+"""Process records with a function, one record at a time or in batches, many at once.
 
 ::
 
@@ -11,30 +11,29 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.processing.new_record import NewRecord as NewRecord
     from kafka_ordered_ops.core.processing.record import Record as Record
+    from kafka_ordered_ops.core.processing.record import RecordMetadata as RecordMetadata
     from kafka_ordered_ops.core.processing.record import Result as Result
     from kafka_ordered_ops.processing.processor import Processor as Processor
     from kafka_ordered_ops.processing.window_job import process_window as process_window
-else:  # A type checker that saw this would let any name pass.
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-#: Where each public name lives.
+#: The module of each public name.
 _HOMES = {
     "NewRecord": "core.processing.new_record",
     "Processor": "processing.processor",
     "Record": "core.processing.record",
+    "RecordMetadata": "core.processing.record",
     "Result": "core.processing.record",
     "process_window": "processing.window_job",
 }
+
+if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.
+    __getattr__ = lazy_face(__name__, _HOMES)
 
 __all__ = sorted(_HOMES)

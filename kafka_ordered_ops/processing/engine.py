@@ -1,48 +1,54 @@
-"""The loop behind per-record processing: read while there is room, and keep what is done.
+"""The loop of per-record processing: read while there is room, and store the progress.
 
-It runs in its own thread, so that neither the user's function nor whoever takes the results keeps a group waiting.
+It runs in its own thread, so that neither the user's function nor the consumer of the results delays the group.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Final
 
-from kafka_ordered_ops.core.errors import RecordsLostError, say_how_to_go_on
+from kafka_ordered_ops.core.cluster.reading import BATCH_RECORDS
+from kafka_ordered_ops.core.errors import RecordsLostError, UnknownTopicError, say_how_to_go_on
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
 from kafka_ordered_ops.core.processing.record import records_of
+from kafka_ordered_ops.core.processing.state import ProcessorState, key_states
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
-from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import offsets_of
-from kafka_ordered_ops.processing.dead_letters import DeadLetters, check_dead_letter_topic
+from kafka_ordered_ops.processing.dead_letters import (
+    check_dead_letter_topic,
+    outputs_with_dead_letters,
+)
 from kafka_ordered_ops.processing.metrics import RunMetrics
-from kafka_ordered_ops.processing.sources import Source
+from kafka_ordered_ops.processing.outbox import Outbox
+from kafka_ordered_ops.processing.source import Source
 from kafka_ordered_ops.processing.work_queue import Counts, WorkQueue
 from kafka_ordered_ops.processing.workers.workers import Workers
 
-#: So many turns of the reader have room, at least, so that workers have records while it reads.
+#: There is room for at least this many turns of the reader, so that workers have records while it reads.
 _TURNS_HELD: Final = 4
-#: Between two reports of progress.
+#: The interval between two reports of progress.
 REPORT_EVERY_S: Final = 0.2
-#: Between two measurements: an exporter asks less often.
+#: The interval between two measurements: exporters read them less often.
 _MEASURE_EVERY_S: Final = 1.0
-#: How long to wait for room, or for the last records, before the group is looked after again.
+#: How long to wait for room, or for the last records, before the group is polled again.
 _WAIT_S: Final = 0.05
-#: How long the function may go on with what it has begun, once processing ends.
+#: How long running calls of the function may continue once processing ends.
 STOP_TIMEOUT_S: Final = 30.0
 #: The same after Ctrl-C.
 _HURRY_S: Final = 0.2
-#: For what is kept at the end, after the function: half of it for dead letters, and half for what is done.
+#: The time to store results at the end, after the function: half of it for dead letters, and half for the progress.
 _CLOSE_S: Final = 5.0
-#: A request may be under way when processing is stopped. Without a group to leave, it is not waited for longer.
+#: How long to wait for a request that is in progress when processing stops, if there is no group to leave.
 _UNHEARD_S: Final = 2.0
-#: Leaving a group takes so long only if others hold it up.
+#: Leaving a group takes this long only if other members delay it.
 _LEAVE_S: Final = 15.0
 #: The same after Ctrl-C.
 _HURRY_CLOSE_S: Final = 0.5
@@ -61,6 +67,7 @@ class Engine:
         records_max: int,
         bytes_max: int,
         dead_letter_topic: str | None,
+        produces: bool,
         stall_timeout_s: float,
         stop_timeout_s: float,
     ) -> None:
@@ -69,16 +76,17 @@ class Engine:
         self._records_max, self._bytes_max = records_max, bytes_max
         self._turn_records = max(1, min(BATCH_RECORDS, records_max // _TURNS_HELD))
         self._dead_letter_topic = dead_letter_topic
+        self._produces = produces
         self._stall_timeout_s = stall_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._reader: ReaderDoor
-        self._dead_letters: DeadLetters | None = None
-        #: Of a plan: partitions that are not read to their ends.
+        self._outbox: Outbox | None = None
+        #: For a plan: the ends of partitions that are not read completely.
         self._unread: dict[TopicPartition, int] = {}
-        #: What is wanted of each partition; and of a group, what is left of it while it is not read.
+        #: The wanted offsets of each partition; for a group, also the remaining ones of partitions whose reading pauses.
         self._wanted: dict[TopicPartition, OffsetSet] = {}
         self._left: dict[TopicPartition, OffsetSet] = {}
-        #: Of a group, where the logs end.
+        #: For a group: the ends of the logs.
         self._ends: dict[TopicPartition, int] = {}
         self._metrics = RunMetrics(source.group_id, self)
         self._report_at = self._measure_at = 0.0
@@ -86,7 +94,7 @@ class Engine:
         self._is_draining = False
         self._drained_by = float("inf")
         self._close_s, self._leave_s = _CLOSE_S, _LEAVE_S
-        #: Whether it has begun to process; whether it has noticed that the queue is stopped, and when it should have.
+        #: Whether processing has started; whether the loop has seen that the queue is stopped, and by when it should have.
         self._is_open = self._is_ending = False
         self._unheard_by: float | None = None
         self._home = Home()
@@ -94,28 +102,31 @@ class Engine:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs in this process, which may be forked from its own."""
+        """Whether the engine runs in this process, and not in one that this process was forked from."""
         return self._home.is_here
 
     def check_here(self) -> None:
-        """Raise `NotShareableError` in a forked process: nobody works there."""
+        """Raise `NotShareableError` in a forked process, which has no workers."""
         self._home.check("an iterator over results")
 
     def start(self) -> None:
-        """Begin."""
+        """Start processing."""
         self._thread.start()
 
     def wait(self) -> None:
         """Wait for the end, once the queue is stopped."""
+        if self._thread is threading.current_thread():
+            # An iterator that was not closed may be garbage-collected in any thread.
+            return
         ends_at = time.monotonic() + self._stop_timeout_s + self._close_s + self._leave_s
         while self._thread.is_alive() and time.monotonic() < ends_at and not self.is_given_up:
             self._thread.join(_WAIT_S)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the queue is stopped, no call goes on, and a request to a cluster that does not answer holds up the end.
+        """Whether the queue is stopped, no call is running, and only a request to an unresponsive cluster delays the end.
 
-        The thread ends when the request does. A member of a group would stay in it if the program ended before.
+        The thread ends with the request. If the program ended before, a member of a group would stay in it.
         """
         if self._is_ending or not self._queue.is_stopped or (self._is_open and not self._is_finite):
             return False
@@ -124,28 +135,28 @@ class Engine:
         return time.monotonic() >= self._unheard_by and not self._queue.counts.in_flight
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Read no more, and end when everything that was read is done, or when the time is over."""
+        """Stop reading, and end once all records that were read are done, or when the time is over."""
         if timeout_s is not None:
             self._drained_by = time.monotonic() + timeout_s
         self._is_draining = True
 
     def hurry(self) -> None:
-        """Somebody waits at a keyboard: give up soon what has begun; it is not done."""
+        """Give up running calls soon, after Ctrl-C; their records are not done."""
         self._stop_timeout_s = min(self._stop_timeout_s, _HURRY_S)
         self._close_s, self._leave_s = _HURRY_CLOSE_S, 0.0
 
     def end_within(self, timeout_s: float) -> None:
-        """Give up sooner what has begun, once processing ends."""
+        """Limit how long running calls may continue once processing ends."""
         self._stop_timeout_s = min(self._stop_timeout_s, timeout_s)
 
     @property
     def counts(self) -> Counts:
-        """How far it is, in records."""
+        """The counts of records."""
         return self._queue.counts
 
     @property
     def partitions(self) -> tuple[PartitionCounts, ...]:
-        """How far each partition is; for any thread."""
+        """The progress of each partition; for any thread."""
         wanted, ends = dict(self._wanted), dict(self._ends)
         return tuple(
             PartitionCounts.of(
@@ -153,6 +164,22 @@ class Engine:
             )
             for tp, snapshot in sorted(self._queue.snapshots().items())
             if tp in wanted
+        )
+
+    @property
+    def state(self) -> ProcessorState:
+        """The state, which takes a visit to all held records; for any thread."""
+        # First, so that a record that ends meanwhile is counted once, or not at all.
+        in_flight = self._workers.in_flight()
+        queued, retrying = self._queue.waiting()
+        counts = self._queue.counts
+        return ProcessorState(
+            is_paused=self._queue.is_paused,
+            held=counts.held,
+            in_flight=counts.in_flight,
+            waiting_for_retry=len(retrying),
+            keys=key_states(queued, retrying, in_flight),
+            commit_error=self._source.commit_error,
         )
 
     def _run(self) -> None:
@@ -163,33 +190,35 @@ class Engine:
                 try:
                     while not self._queue.is_stopped and not self._is_done():
                         self._turn()
-                except BaseException as error:  # noqa: BLE001 - raised as below, after what is done was kept
+                except BaseException as error:  # noqa: BLE001 - raised as below, after the progress was stored
                     self._queue.stop(error)
                 self._is_ending = True
                 self._queue.stop()
                 self._workers.join(self._stop_timeout_s)
-                self._bury_last()
+                if self._outbox is not None:
+                    self._outbox.finish(min(self._stop_timeout_s, self._close_s / 2))
                 self._source.commit_at_end(self._close_s / 2)
                 self._source.report()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that takes the results
             self._queue.stop(error)
         finally:
             self._queue.end()
 
     def _open(self, stack: ExitStack) -> None:
-        if (topic := self._dead_letter_topic) is not None:
+        topic = self._dead_letter_topic
+        if topic is not None:
             check_dead_letter_topic(
-                self._settings, topic, self._source.topics, timeout_s=self._stall_timeout_s
+                self._settings, topic, self._source.reads, timeout_s=self._stall_timeout_s
             )
-            # Where records produce, their dead letters are in the same transactions.
-            if not self._queue.has_outputs:
-                self._dead_letters = DeadLetters(
-                    self._settings,
-                    topic,
-                    lambda lane, result: self._queue.buried(lane, [result]),
-                    give_up_s=self._stall_timeout_s,
-                )
-                self._dead_letters.open(stack)
+        # Transactions contain the dead letters as well.
+        if not self._queue.has_outputs and (topic is not None or self._produces):
+            self._outbox = Outbox(
+                self._settings,
+                self._queue,
+                outputs_with_dead_letters(topic, produces=self._produces),
+                give_up_s=self._stall_timeout_s,
+            )
+            self._outbox.open(stack)
         shares = self._source.open(stack, self._queue)
         for tp, share in shares.items():
             self._queue.begin(tp, share.progress)
@@ -222,7 +251,6 @@ class Engine:
 
     def _turn(self) -> None:
         self._follow_group()
-        self._bury()
         self._source.commit_if_due()
         self._look()
         if self._is_draining or (self._is_finite and not self._unread):
@@ -236,6 +264,9 @@ class Engine:
     def _read(self) -> None:
         try:
             turns = self._reader.turn()
+        except UnknownTopicError as error:
+            self._lose(self._source.leave_deleted(error))
+            return
         except RecordsLostError as error:
             if not self._is_finite:
                 say_how_to_go_on(error, self._source.group_id)
@@ -251,7 +282,7 @@ class Engine:
             self._reader.check_not_stalled()
 
     def _look(self) -> None:
-        """Report and measure now and then."""
+        """Report the progress and update the metrics, if they are due."""
         now = time.monotonic()
         if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
@@ -266,12 +297,7 @@ class Engine:
         changes = self._source.poll()
         if changes is None:
             return
-        for tp in changes.lost:
-            self._reader.stop(tp)
-            self._queue.drop(tp)
-            self._left.pop(tp, None)
-            self._wanted.pop(tp, None)
-            self._ends.pop(tp, None)
+        self._lose(changes.lost)
         for tp, share in changes.gained.items():
             self._queue.begin(tp, share.progress)
             self._reader.add(tp, share.wanted)
@@ -279,27 +305,19 @@ class Engine:
         for tp, below in changes.limits.items():
             self._limit(tp, below)
 
+    def _lose(self, partitions: Collection[TopicPartition]) -> None:
+        for tp in partitions:
+            self._reader.stop(tp)
+            self._queue.drop(tp)
+            self._left.pop(tp, None)
+            self._wanted.pop(tp, None)
+            self._ends.pop(tp, None)
+
     def _limit(self, tp: TopicPartition, below: int | None) -> None:
-        """Begin no record of a partition from an offset on, and read none meanwhile: others need the room."""
+        """Start no record of a partition from an offset on. Reading pauses too: other partitions need the room."""
         self._queue.limit(tp, INT64_MAX if below is None else below)
         if below is None:
             self._reader.add(tp, self._left.pop(tp))
         elif tp not in self._left:
             self._left[tp] = self._wanted[tp].within(self._reader.positions[tp], INT64_MAX)
             self._reader.stop(tp)
-
-    def _bury(self) -> None:
-        """Write dead letters; their records are done when they are stored."""
-        if self._dead_letters is not None:
-            for lane, result in self._queue.take_dead():
-                self._dead_letters.add(lane, result)
-            self._dead_letters.turn()
-
-    def _bury_last(self) -> None:
-        """Write the last dead letters; if that fails, what is done is still kept."""
-        try:
-            self._bury()
-            if self._dead_letters is not None:
-                self._dead_letters.finish(min(self._stop_timeout_s, self._close_s / 2))
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
-            self._queue.stop(error)

@@ -1,7 +1,7 @@
-"""Measurements of processing, through the API of OpenTelemetry: the one door to it. Without the package, none are taken.
+"""Metrics of processing, reported through the OpenTelemetry API. Only this module imports it; without it, nothing is measured.
 
-An SDK, if the program has set one up, asks for gauges when it exports, in another thread. Nothing is measured for each
-record: counters are raised by what happened since the last time, and a duration is that of a worker's turn.
+If the program sets up an SDK, the SDK reads the gauges when it exports, in its own thread. No single record is measured:
+counters grow by the difference since the last update, and a duration is the average over a worker's turn.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 _SCOPE: Final = "kafka_ordered_ops.processing"
-#: As the semantic conventions advise for durations of messaging.
+#: The boundaries that the semantic conventions recommend for messaging durations.
 _DURATION_BUCKETS_S: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10),
 )
 
 _Attributes = Mapping[str, str]
-#: Runs that begin at the same time have the same instruments.
+#: Runs that start at the same time share their instruments.
 _beginning = threading.Lock()
 
 
@@ -37,19 +37,19 @@ class Measured(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """How far it is."""
+        """The counts of records."""
 
     @property
     def partitions(self) -> Sequence[PartitionCounts]:
-        """How far each partition is."""
+        """The progress of each partition."""
 
 
 class RunMetrics:
-    """The measurements of one run, from `begin` to `end`; for threads.
+    """The metrics of one run, from `begin` to `end`. Safe for threads.
 
     Args:
-        group_id: on whose behalf it processes.
-        run: what is measured.
+        group_id: the group that the run processes for.
+        run: the run to measure.
     """
 
     def __init__(self, group_id: str, run: Measured) -> None:
@@ -59,21 +59,21 @@ class RunMetrics:
         self._before: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """Show its gauges."""
+        """Start reporting the run's gauges."""
         with _beginning:
-            found = _instruments()
-        if found is not None:
-            self._instruments = found
-            found.add(self)
+            instruments = _instruments()
+        if instruments is not None:
+            self._instruments = instruments
+            instruments.add(self)
 
     def end(self) -> None:
-        """Count the last records; there are no gauges of it any more."""
+        """Count the last records, and stop reporting the run's gauges."""
         if self._instruments is not None:
             self.count()
             self._instruments.remove(self)
 
     def count(self) -> None:
-        """Count what happened since the last time; for one thread."""
+        """Add the records since the last call to the counters; for one thread."""
         if self._instruments is None:
             return
         now = self.run.counts
@@ -83,19 +83,22 @@ class RunMetrics:
         self._before = counted
 
     def turn(self, tp: TopicPartition, seconds_each: float) -> None:
-        """Some records of a partition took so long each, one after the other."""
+        """Record the average duration of a turn's records, in seconds for each record."""
         if self._instruments is not None:
             attributes = {**self.attributes, "messaging.destination.name": tp.topic}
             self._instruments.function_duration.record(seconds_each, attributes)
 
-    def committed(self, seconds: float) -> None:
-        """A commit took so long."""
+    def committed(self, seconds: float, error: BaseException | None) -> None:
+        """Record the duration of a commit, and its error if it failed."""
         if self._instruments is not None:
-            self._instruments.commit_duration.record(seconds, self.attributes)
+            attributes = dict(self.attributes)
+            if error is not None:
+                attributes["error.type"] = type(error).__name__
+            self._instruments.commit_duration.record(seconds, attributes)
 
 
 class _Instruments:
-    """The instruments of this process, and the runs that they are about."""
+    """The instruments of this process, and the runs that they report."""
 
     def __init__(self, meter: Meter) -> None:
         self._runs: set[RunMetrics] = set()
@@ -131,12 +134,12 @@ class _Instruments:
             )
 
     def add(self, run: RunMetrics) -> None:
-        """Show a run's gauges."""
+        """Add a run to the gauges."""
         with self._lock:
             self._runs.add(run)
 
     def remove(self, run: RunMetrics) -> None:
-        """Show them no longer."""
+        """Remove a run from the gauges."""
         with self._lock:
             self._runs.discard(run)
 
@@ -167,28 +170,28 @@ def _instruments() -> _Instruments | None:
     return _Instruments(get_meter(_SCOPE, version("kafka-ordered-ops")))
 
 
-def _in_flight(one: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
-    yield one.attributes, one.run.counts.in_flight
+def _in_flight(metrics: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
+    yield metrics.attributes, metrics.run.counts.in_flight
 
 
-def _held(one: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
-    yield one.attributes, one.run.counts.held
+def _held(metrics: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
+    yield metrics.attributes, metrics.run.counts.held
 
 
-def _lag(one: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
-    for partition in one.run.partitions:
+def _lag(metrics: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
+    for partition in metrics.run.partitions:
         if partition.lag is not None:
-            yield _of_partition(one, partition), partition.lag
+            yield _of_partition(metrics, partition), partition.lag
 
 
-def _incomplete(one: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
-    for partition in one.run.partitions:
-        yield _of_partition(one, partition), partition.incomplete_ranges
+def _incomplete(metrics: RunMetrics) -> Iterator[tuple[_Attributes, int]]:
+    for partition in metrics.run.partitions:
+        yield _of_partition(metrics, partition), partition.incomplete_ranges
 
 
-def _of_partition(one: RunMetrics, partition: PartitionCounts) -> dict[str, Any]:
+def _of_partition(metrics: RunMetrics, partition: PartitionCounts) -> dict[str, Any]:
     return {
-        **one.attributes,
+        **metrics.attributes,
         "messaging.destination.name": partition.topic,
         "messaging.destination.partition.id": str(partition.partition),
     }

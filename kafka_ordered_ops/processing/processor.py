@@ -1,4 +1,4 @@
-"""Records one by one through a user's function, many at a time: `Processor`."""
+"""Process records with a function, many at the same time: `Processor`."""
 
 from __future__ import annotations
 
@@ -8,80 +8,75 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from kafka_ordered_ops.core.arguments import (
-    as_names,
     check_choice,
     check_count,
-    check_flag,
     check_function,
     check_timeout_s,
     shown,
 )
+from kafka_ordered_ops.core.cluster.names import as_topics, check_group, is_topic_name
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.membership import check_member_topics
-from kafka_ordered_ops.core.names import check_group, is_topic_name
 from kafka_ordered_ops.core.offset_map.reading import DecodePolicy
+from kafka_ordered_ops.core.processing.commits import CommitMode, ProduceMode, modes_of
 from kafka_ordered_ops.core.processing.failures import RETRIES, Backoff, WhenExhausted
+from kafka_ordered_ops.core.processing.new_record import NewRecord, as_records
 from kafka_ordered_ops.core.processing.options import ProcessorOptions, WorkerKind
 from kafka_ordered_ops.core.processing.outputs import Outputs
 from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
 from kafka_ordered_ops.core.processing.scheduling import Ordering
+from kafka_ordered_ops.core.processing.state import ProcessorState
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, as_bound
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S
+from kafka_ordered_ops.kafka.members.membership import SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.processing.dead_letters import outputs_with_dead_letters
 from kafka_ordered_ops.processing.engine import STOP_TIMEOUT_S, Engine
+from kafka_ordered_ops.processing.group_source import COMMIT_INTERVAL_S, GroupSource
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S as KEEP_INTERVAL_S
 from kafka_ordered_ops.processing.plan_source import PlanSource, ProgressKeeper
-from kafka_ordered_ops.processing.sources import (
-    COMMIT_INTERVAL_S,
-    GroupSource,
-    Source,
-    Subscription,
-)
+from kafka_ordered_ops.processing.source import Source, Subscription
 from kafka_ordered_ops.processing.work_queue import Counts, Result, WorkQueue
 from kafka_ordered_ops.processing.workers.crew import crew_of
 from kafka_ordered_ops.processing.workers.workers import Workers
 
-#: Records that are held: read, and not done.
+#: The limits of held records: records that were read and are not done.
 RECORDS_MAX: Final = 20_000
 BYTES_MAX: Final = 128 * 1024**2
 HELD_RECORDS_LIMIT: Final = 10_000_000
 HELD_BYTES_LIMIT: Final = 2**40
-#: Results that wait to be taken.
+#: The limit of results that wait to be taken.
 RESULTS_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 
 
 class Processor:
-    """Runs records through a function, many at a time, in order where an order is asked for.
+    """Processes records with a function, many at the same time, in the order that you choose.
 
-    As a context manager it stops what runs when the block ends, and waits for it.
+    When its block ends, the context manager stops all running iterators and waits for them.
 
     Args:
         settings: the bootstrap servers, or a mapping of client settings.
-        ordering: ``key``: records of one partition with the same key, one after another; ``partition``: all records of one
-            partition; ``unordered``. Other records run at the same time.
-        max_concurrency: how many records, or batches, are processed at the same time. None: 16; with processes, one for
-            each processor.
-        workers: ``threads``, for functions that mostly wait; ``processes``, for those that compute or may have to be
-            killed: functions at the top level of a module. An async function runs on an event loop.
-        timeout_s: how long the function may take for a record or a batch, which otherwise counts as failed; None: without
-            a limit. A coroutine is cancelled, and a process killed. A thread cannot be ended: what its function still
-            does may overlap with the next attempt, but its result counts for nothing. A coroutine that blocks its event
-            loop ends processing.
-        retries: attempts after the first one; None: without a limit.
+        ordering: ``key``: records of one partition with the same key run one after another; ``partition``: all records of
+            one partition do; ``unordered``: none do. Other records run at the same time.
+        max_concurrency: how many records, or batches, are processed at the same time. `None` means 16, or with processes
+            one for each processor.
+        workers: ``threads``, for functions that mostly wait; ``processes``, for functions that compute or may have to be
+            killed, defined at the top level of a module. An async function runs on an event loop.
+        timeout_s: how long the function may take for a record or a batch before it counts as failed. `None` means no
+            limit. A coroutine is cancelled, and a process is killed. A thread cannot be ended: its call may overlap with
+            the next attempt, but its result is ignored. A coroutine that blocks its event loop ends processing.
+        retries: attempts after the first one. `None` means no limit.
         backoff: seconds before the next attempt, or a function of the record and its error that returns them; default: from
             0.2 s, doubled up to 60 s.
         when_exhausted: what to do with a record that failed in its last attempt: ``stop``, ``skip`` or ``dead-letter``.
         dead_letter_topic: an existing topic for such records.
-        held_records_max: records that may be read and not done; also bounds how many are processed at the same time.
-        held_bytes_max: bytes of their keys and values, with which reading pauses; what one read brings may go beyond. Results
-            that wait to be taken have a limit of their own of the same size.
-        stall_timeout_s: how long the cluster may bring nothing of what is there, or refuse a dead letter.
-        stop_timeout_s: how long calls may go on once processing ends.
+        held_records_max: the limit of records that are read and not done. At most as many are processed at the same time.
+        held_bytes_max: the size of their keys and values, in bytes, at which reading pauses; the last read may exceed it.
+            Results that wait to be taken have a separate limit of the same size.
+        stall_timeout_s: how long the cluster may return none of the existing records, or refuse a dead letter.
+        stop_timeout_s: how long calls may continue once processing ends.
 
     Raises:
         ConfigError: an invalid argument.
@@ -127,14 +122,14 @@ class Processor:
         )
         self._stall_timeout_s = check_timeout_s(stall_timeout_s, what="stall_timeout_s")
         self._stop_timeout_s = check_timeout_s(stop_timeout_s, what="stop_timeout_s")
-        #: Of what runs now.
+        #: The running engines, by their queues.
         self._engines: dict[WorkQueue, Engine] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        # An iterator whose variable outlives the block would still be at work.
+        # An iterator whose variable outlives the block would still be running.
         running = self._running
         self.stop()
         for _, engine in running:
@@ -144,8 +139,10 @@ class Processor:
 
     @property
     def _running(self) -> tuple[tuple[WorkQueue, Engine], ...]:
-        """What runs in this process: nothing of what ran before a fork."""
-        return tuple(one for one in self._engines.copy().items() if one[1].is_here)
+        """The engines that run in this process, without those started before a fork."""
+        return tuple(
+            (queue, engine) for queue, engine in self._engines.copy().items() if engine.is_here
+        )
 
     def run(
         self,
@@ -157,27 +154,28 @@ class Processor:
         commit_interval_s: float = KEEP_INTERVAL_S,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Result]:
-        """Process a plan's records; yield what came of each, in the order in which they are done.
+        """Process a plan's records; yield the result of each record, in the order in which they are done.
 
-        Results wait until they are taken; when many do, no more records are begun. Whoever leaves the iterator stops
-        processing: calls that have begun may go on for `stop_timeout_s`.
+        Results wait until you take them. While too many wait, no new record is started. Closing the iterator stops
+        processing: running calls may continue for `stop_timeout_s`.
 
         Args:
-            plan: what to process.
-            function: gets each `Record`; may be async.
-            batch_size: the function gets a list of up to so many records of one partition that may run now, and returns
-                None or a list with one value for each. If it raises, each of them failed.
-            keep: the `OrderedWindows` of the plan's group: what is done is kept in the ledger now and then, and at the end.
-                What an earlier attempt has kept is not processed again. None: nothing is kept.
-            commit_interval_s: how often what is done is kept; at least every 30 s.
-            progress: called with (offsets done, offsets in all) several times a second, by another thread.
+            plan: the plan to process.
+            function: called with each `Record`; may be async.
+            batch_size: call the function with a list of at most `batch_size` records of one partition that may run now. It
+                returns None, or a list with one value for each record. If it raises, all of them failed.
+            keep: the `OrderedWindows` of the plan's group, which stores the progress in the ledger at intervals and at the
+                end. Records that an earlier attempt processed are not processed again. `None` means that no progress is
+                stored.
+            commit_interval_s: how often the progress is stored; at least every 30 s.
+            progress: called with (offsets done, all offsets) several times a second, by another thread.
 
         Raises:
             ConfigError: an invalid argument.
-            WindowSupersededError: with `keep`: another attempt has taken over.
+            WindowSupersededError: with `keep`: another attempt has taken over the window.
             RecordFailedError: a record failed in its last attempt.
-            ProcessingStoppedError: `stop` was called, and not all records are done.
-            HungFunctionsError: too many calls take longer than `timeout_s`.
+            ProcessingStoppedError: `stop` was called before all records were done.
+            HungFunctionsError: too many calls exceed `timeout_s`.
             WorkerDiedError: a process ended before its first record.
             ReadError: the plan's records cannot be read.
         """
@@ -192,7 +190,10 @@ class Processor:
         function: Callable[[Any], Any],
         *,
         group_id: str,
-        produce: bool = False,
+        exclude: str | Sequence[str] = (),
+        commit: CommitMode | str | None = None,
+        produce: ProduceMode | str | None = None,
+        on_produced: Callable[[Result], object] | None = None,
         batch_size: int | None = None,
         starting_offsets: Bound | str | datetime = "earliest",
         isolation: Isolation | str = Isolation.READ_COMMITTED,
@@ -201,54 +202,71 @@ class Processor:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         group_protocol: GroupProtocol | str = GroupProtocol.CLASSIC,
     ) -> Iterator[Result]:
-        """Process a live group's share of topics; yield what came of each record, in the order in which they are done.
+        """Process a live group's share of topics; yield the result of each record, in the order in which they are done.
 
-        It ends by `stop`, or when the iterator is closed. Every record is processed at least once, and again only if it was in flight,
-        or done and not committed, when its partition moved or the process died. Done records above the committed offset
-        are kept in the commit's metadata, in Parallel Consumer's format: that library may have had the group before, and
-        may take it over again.
+        The iterator ends after `stop`, or when you close it. Every record is processed at least once. It is processed again
+        only if it was in flight, or done and not committed, when its partition moved or the process died. Done records above
+        the committed offset are stored in the commit's metadata, in Parallel Consumer's format: the group can move between
+        that library and this one.
 
         Args:
-            topics: names of existing topics. Partitions that are added later are read whole.
-            function: gets each `Record`; may be async.
+            topics: names of existing topics, or regular expressions that begin with ``^`` and must match a whole name. New
+                topics that match are added. Topics and partitions that appear later are read from their beginning.
+            function: called with each `Record`; may be async.
+            exclude: names or patterns to leave out of the matches of `topics`.
             group_id: the group to join; a group of windows is refused.
-            produce: the function returns a `NewRecord`, a list of them, or None. They are written to Kafka in the
-                transaction that commits their record: exactly once, for consumers that read committed. Dead letters too.
-                A result is yielded when its function is done; its records are not written yet.
-            batch_size: the function gets a list of up to so many records, as in `run`.
-            starting_offsets: where partitions without a committed offset begin: ``earliest``, ``latest``, a time, or a typed
+            commit: ``periodic_async`` (default): reading continues while a commit is in progress; ``periodic_sync``: reading
+                waits for the answer; ``transactional``: each commit is a Kafka transaction. A failed commit is logged,
+                reported as the `commit_error` of `state`, and retried after the next interval; an error that a retry cannot
+                fix is raised.
+            produce: write the records that the function returns to Kafka: a `NewRecord`, a list of them, or None.
+                ``idempotent``: a record counts as done once all in-sync replicas have its outputs (at least once).
+                ``transactional``: the outputs and dead letters are part of the transaction that commits their record
+                (exactly once, for consumers with ``read_committed``). A result is yielded once its outputs are stored, with
+                the topic, partition and offset of each (``produced``). `None` means that the function's return value is not
+                written.
+            on_produced: called with each such result, by another thread; an error that it raises ends processing.
+            batch_size: call the function with a list of records, see `run`.
+            starting_offsets: where partitions without a committed offset start: ``earliest``, ``latest``, a time, or a typed
                 bound.
             isolation: under ``read_committed``, aborted records and those of open transactions are not visible.
-            on_invalid_metadata: what to do about commit metadata that is no offset map: ``fail``, or ``ignore``, so that
-                records above the committed offset may be processed again.
-            commit_interval_s: the least time between two commits.
-            session_timeout_s: after a member was killed, how long its group waits before others get its partitions.
-            group_protocol: ``classic``, or ``consumer`` (KIP-848), for which the session time-out is a setting of the group.
+            on_invalid_metadata: what to do about commit metadata that is not an offset map: ``fail``, or ``ignore``, after
+                which records above the committed offset may be processed again.
+            commit_interval_s: the minimum time between two commits.
+            session_timeout_s: how long the group waits for a killed member before it reassigns the member's partitions.
+            group_protocol: ``classic``, or ``consumer`` (KIP-848), for which the session timeout is a setting of the group.
 
         Raises:
             ConfigError: an invalid argument.
-            WindowGroupError: the group's commits are those of windows.
+            WindowGroupError: the group's commits belong to windows.
             UnknownTopicError: a topic does not exist, or was deleted.
             TopicRecreatedError: a topic was deleted and created again meanwhile.
             OffsetMapDecodeError: commit metadata cannot be used.
             RecordsLostError: records to be processed are no longer in the log.
-            RecordTooLargeError: with `produce`: a returned record is refused. It is not done.
-            BrokerError: the cluster refuses, or cannot be reached at the start.
+            RecordTooLargeError, UnknownTopicError: with `produce`: a returned record is refused. Its record is not done.
+            CallbackError: `on_produced` raised.
+            BrokerError: the cluster refuses the request, or cannot be reached at the start.
         """
+        if not as_topics(topics, what="topics"):
+            raise ConfigError(
+                "topics is empty: give a name or a pattern, or a list of at least one of them"
+            )
         bound = as_bound(starting_offsets)
         if bound is None:
             raise ConfigError(
                 "starting_offsets is None: give 'earliest', 'latest' or another bound"
             )
         level = check_choice(isolation, Isolation, what="isolation")
-        if check_flag(produce, what="produce") and level is not Isolation.READ_COMMITTED:
+        commit_mode, produce_mode = modes_of(commit, produce)
+        if produce_mode is ProduceMode.TRANSACTIONAL and level is not Isolation.READ_COMMITTED:
             raise ConfigError(
-                "produce=True with isolation='read_uncommitted': records of aborted transactions would be processed, and "
-                "nothing would be exactly once. Leave out isolation"
+                "produce='transactional' with isolation='read_uncommitted': records of aborted transactions would be processed, "
+                "so the result would not be exactly once. Omit isolation"
             )
-        asked = Subscription(
+        subscription = Subscription(
             group_id=check_group(group_id),
-            topics=check_member_topics(as_names(topics, what="topics")),
+            topics=as_topics(topics, what="topics"),
+            exclude=as_topics(exclude, what="exclude"),
             starting_offsets=bound,
             isolation=level,
             on_invalid_metadata=check_choice(
@@ -257,19 +275,33 @@ class Processor:
             commit_interval_s=check_timeout_s(commit_interval_s, what="commit_interval_s"),
             session_timeout_s=check_timeout_s(session_timeout_s, what="session_timeout_s"),
             protocol=check_choice(group_protocol, GroupProtocol, what="group_protocol"),
-            produce=produce,
+            commit=commit_mode,
         )
-        return self._results(GroupSource(self._settings, asked), function, batch_size, produce)
+        source = GroupSource(self._settings, subscription)
+        outputs = None
+        if commit_mode is CommitMode.TRANSACTIONAL:
+            outputs = Outputs(
+                outputs_with_dead_letters(
+                    self._options.dead_letter_topic, produces=produce_mode is not None
+                )
+            )
+        if on_produced is not None:
+            check_function(on_produced, what="on_produced", takes=1)
+            if produce_mode is None:
+                raise ConfigError(
+                    "on_produced without produce=: nothing is written. Set produce, or omit on_produced"
+                )
+        return _each(self._start(source, function, batch_size, produce_mode, outputs, on_produced))
 
     def stop(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
-        """Begin no more records. What is being processed ends and is kept, and then the iterators end.
+        """Start no more records. Running calls finish, their progress is stored, and then the iterators end.
 
-        Any thread may ask, or a signal's handler.
+        You can call this from any thread, or from a signal handler.
 
         Args:
-            drain: read no more, and end when all that was read is done; a pause ends.
-            timeout_s: how long calls may go on, at most; None: `stop_timeout_s`. With `drain`, how long all that was read may
-                take; None: without a limit.
+            drain: stop reading, and end once all records that were read are done. A pause ends.
+            timeout_s: how long calls may continue. `None` means `stop_timeout_s`. With `drain`, how long all records that
+                were read may take; `None` means no limit.
         """
         if timeout_s:
             check_timeout_s(timeout_s, what="timeout_s")
@@ -283,45 +315,69 @@ class Processor:
             queue.stop()
 
     def pause(self) -> None:
-        """Begin no more records until `resume`; a group keeps its partitions."""
+        """Start no more records until `resume`; a group keeps its partitions."""
         for queue, _ in self._running:
             queue.pause()
 
     def resume(self) -> None:
-        """Begin records again."""
+        """Start records again."""
         for queue, _ in self._running:
             queue.resume()
 
+    def state(self) -> tuple[ProcessorState, ...]:
+        """Return the state of each running iterator, by key. This visits every held record."""
+        return tuple(engine.state for _, engine in self._running)
+
     @property
     def counts(self) -> tuple[Counts, ...]:
-        """How far each of the running iterators is."""
+        """The counts of each running iterator."""
         return tuple(queue.counts for queue, _ in self._running)
 
     @property
     def partitions(self) -> tuple[PartitionCounts, ...]:
-        """How far each partition of the running iterators is: what is done, what is incomplete, and the lag."""
-        return tuple(one for _, engine in self._running for one in engine.partitions)
+        """The progress of each partition of the running iterators: done offsets, incomplete ranges, and lag."""
+        return tuple(partition for _, engine in self._running for partition in engine.partitions)
 
     def turns(
         self,
         source: Source,
         function: Callable[[Any], Any],
         batch_size: int | None = None,
-        produce: bool = False,
     ) -> Generator[Sequence[Result], None, None]:
-        """Process a source for a host: yield results several at once, and none now and then, so that it may look up.
+        """Process a source for a host: yield lists of results, empty ones from time to time, so that the host gets control.
 
-        What can be checked is checked now; processing begins when the first result is asked for.
+        Arguments are checked now; processing starts with the first result that you request.
         """
-        crew = self._crew(function, batch_size, produce)
-        return self._run(source, crew, batch_size or 1, produce)
+        return self._start(source, function, batch_size)
+
+    def _start(
+        self,
+        source: Source,
+        function: Callable[[Any], Any],
+        batch_size: int | None,
+        produce: ProduceMode | None = None,
+        outputs: Outputs | None = None,
+        on_produced: Callable[[Result], object] | None = None,
+    ) -> Generator[Sequence[Result], None, None]:
+        crew = self._crew(function, batch_size, produces=produce is not None)
+        queue = WorkQueue(
+            self._options.ordering,
+            self._options.policy,
+            results_max=RESULTS_MAX,
+            results_bytes_max=self._bytes_max,
+            batch_size=batch_size or 1,
+            outputs=outputs,
+            writes=_returned_records if produce is ProduceMode.IDEMPOTENT else None,
+            on_produced=on_produced,
+        )
+        return self._run(source, crew, queue)
 
     def check(self, function: Callable[[Any], Any], batch_size: int | None = None) -> None:
-        """Raise `ConfigError` for a function that cannot run, or for another number of records than it may get."""
+        """Raise `ConfigError` for a function that cannot run, or for an invalid batch size."""
         self._crew(function, batch_size)
 
     def _crew(
-        self, function: Callable[[Any], Any], batch_size: int | None, produce: bool = False
+        self, function: Callable[[Any], Any], batch_size: int | None, *, produces: bool = False
     ) -> Callable[[WorkQueue], Workers]:
         options = self._options
         return crew_of(
@@ -330,34 +386,15 @@ class Processor:
             concurrency=options.max_concurrency,
             batch_size=options.check_batch_size(batch_size),
             timeout_s=options.timeout_s,
-            produces=produce,
+            produces=produces,
         )
-
-    def _results(
-        self,
-        source: Source,
-        function: Callable[[Any], Any],
-        batch_size: int | None = None,
-        produce: bool = False,
-    ) -> Iterator[Result]:
-        return _each(self.turns(source, function, batch_size, produce))
 
     def _run(
         self,
         source: Source,
         make_workers: Callable[[WorkQueue], Workers],
-        batch_size: int,
-        produce: bool,
+        queue: WorkQueue,
     ) -> Generator[Sequence[Result], None, None]:
-        outputs_of = outputs_with_dead_letters(self._options.dead_letter_topic)
-        queue = WorkQueue(
-            self._options.ordering,
-            self._options.policy,
-            results_max=RESULTS_MAX,
-            results_bytes_max=self._bytes_max,
-            batch_size=batch_size,
-            outputs=Outputs(outputs_of) if produce else None,
-        )
         engine = Engine(
             self._settings,
             source,
@@ -366,14 +403,15 @@ class Processor:
             records_max=self._records_max,
             bytes_max=self._bytes_max,
             dead_letter_topic=self._options.dead_letter_topic,
+            produces=queue.has_writes,
             stall_timeout_s=self._stall_timeout_s,
             stop_timeout_s=self._stop_timeout_s,
         )
         self._engines[queue] = engine
         engine.start()
         try:
-            while (found := queue.take_results(_POLL_S)) is not None:
-                yield found
+            while (results := queue.take_results(_POLL_S)) is not None:
+                yield results
                 engine.check_here()
                 if engine.is_given_up:
                     break
@@ -389,10 +427,14 @@ class Processor:
             raise queue.failure
 
 
+def _returned_records(result: Result) -> tuple[NewRecord, ...]:
+    return as_records(result.value)
+
+
 def _each(
     turns: Generator[Sequence[Result], None, None], at_end: Callable[[], None] = lambda: None
 ) -> Iterator[Result]:
-    # Whoever leaves the iterator stops processing now, and not when somebody collects garbage.
+    # Closing the iterator stops processing now, not at the next garbage collection.
     with closing(turns):
         for results in turns:
             yield from results

@@ -1,35 +1,36 @@
-"""A group's commits as transactions, each together with the outputs of the records that it counts as done."""
+"""A group's commits as transactions: each contains the outputs of the records that it marks as done."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import CommitUnknownError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD
-from kafka_ordered_ops.core.processing.outputs import Pending
+from kafka_ordered_ops.core.processing.outputs import Pending, Written
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import TransactionsDoor
 from kafka_ordered_ops.processing.dead_letters import PREFIX
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 
-#: Long enough for the outputs that are held at most, on a slow network. Meanwhile nothing is read.
+#: Long enough to write as many outputs as may be held, on a slow network. Nothing is read meanwhile.
 _TRANSACTION_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A transaction whose outcome is not known."""
+    """A transaction with an unknown outcome."""
 
     offsets: dict[TopicPartition, CommittedOffset]
-    #: The records whose outputs are in it.
-    written: dict[TopicPartition, Collection[int]]
+    #: The positions of its records' outputs, if the transaction is stored.
+    written: dict[TopicPartition, Written]
 
 
 class GroupTransactions:
-    """The transactions of one member of a group. For the member's thread.
+    """The transactions of one member of a group; for the member's thread.
 
     The queue holds outputs until they are stored: after a refusal, the next transaction writes them again.
     """
@@ -37,16 +38,16 @@ class GroupTransactions:
     def __init__(self, door: TransactionsDoor, queue: WorkQueue) -> None:
         self._door, self._queue = door, queue
         self._unknown: _Sent | None = None
-        #: A fault that another attempt does not end.
+        #: An error that another attempt does not fix.
         self._failure: KafkaOrderedOpsError | None = None
 
     def settle(self) -> Mapping[TopicPartition, CommittedOffset]:
-        """Find out what became of a transaction without an answer; return the offsets that it has stored.
+        """Resolve a transaction with an unknown outcome; return the offsets that it stored.
 
-        Call it before the next `commit`, which would write its outputs again.
+        Call this before the next `commit`, which would otherwise write the outputs again.
 
         Raises:
-            CommitUnknownError: no answer again.
+            CommitUnknownError: there was no answer again.
         """
         sent = self._unknown
         if sent is None:
@@ -63,36 +64,48 @@ class GroupTransactions:
         offsets: Mapping[TopicPartition, CommittedOffset],
         outputs: Mapping[TopicPartition, Pending],
     ) -> None:
-        """Write outputs and store offsets, all or nothing; raise as `MemberTransactions.commit` does."""
+        """Write outputs and store offsets, all or nothing; raises like `MemberTransactions.commit`."""
         if self._failure is not None:
             raise self._failure
-        written: dict[TopicPartition, Collection[int]] = {tp: tuple(outputs[tp]) for tp in outputs}
-        records = [one for pending in outputs.values() for some in pending.values() for one in some]
+        records = [
+            record
+            for pending in outputs.values()
+            for new_records in pending.values()
+            for record in new_records
+        ]
         try:
             self._door.commit(records, offsets, timeout_s=_TRANSACTION_TIMEOUT_S)
         except CommitUnknownError:
-            self._unknown = _Sent(dict(offsets), written)
+            self._unknown = _Sent(dict(offsets), self._written(outputs))
             raise
         except KafkaOrderedOpsError as error:
             if not error.retriable:
                 self._failure = error
                 _name_source(error, outputs)
             raise
-        self._queue.stored(written)
+        self._queue.stored(self._written(outputs))
+
+    def _written(self, outputs: Mapping[TopicPartition, Pending]) -> dict[TopicPartition, Written]:
+        """Return the positions of the last transaction's outputs, by the record that they belong to."""
+        places = iter(self._door.written)
+        return {
+            tp: {offset: tuple(islice(places, len(records))) for offset, records in pending.items()}
+            for tp, pending in outputs.items()
+        }
 
     def forget(self, tp: TopicPartition) -> None:
-        """A partition is lost: what is committed of it from now on says nothing about this member's transactions."""
+        """Forget a lost partition: its commits from now on prove nothing about this member's transactions."""
         if self._unknown is not None:
             self._unknown.offsets.pop(tp, None)
             self._unknown.written.pop(tp, None)
 
 
 def _name_source(error: KafkaOrderedOpsError, outputs: Mapping[TopicPartition, Pending]) -> None:
-    """Add the record whose output was refused, and the error of the function where the output is its dead letter."""
+    """Add a note with the record whose output was refused; for a dead letter, also the error of the function."""
     refused = getattr(error, REFUSED_RECORD, None)
     for tp, pending in outputs.items():
-        for offset, some in pending.items():
-            if refused is None or not any(one is refused for one in some):
+        for offset, records in pending.items():
+            if refused is None or not any(record is refused for record in records):
                 continue
             why = ": ".join(
                 (value or b"").decode(errors="replace")
@@ -100,6 +113,6 @@ def _name_source(error: KafkaOrderedOpsError, outputs: Mapping[TopicPartition, P
                 if name in (f"{PREFIX}error_type", f"{PREFIX}error")
             )
             error.add_note(
-                f"{tp}@{offset} is not done: what was to be written for it is refused"
+                f"{tp}@{offset} is not done: its output is refused"
                 f"{f'. Its function failed with {why}' if why else ''}"
             )

@@ -1,4 +1,4 @@
-"""A window whose job is a function for each record: `process_window`, and the part of it that hosts share."""
+"""Process each record of a window with a function: `process_window`, and the part of it that hosts share."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Time between two progress lines.
 SAY_EVERY_S: Final = 10.0
-#: How long calls may go on after a host has ended the job. Airflow kills a task 5 s after it has asked it to end, and
-#: what is done has to be kept before.
+#: How long calls may continue after a host has ended the job. Airflow kills a task 5 s after the request to end, and
+#: the progress must be stored before that.
 STOP_TIMEOUT_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessedCounts:
-    """What one attempt did with a window's records."""
+    """The records of a window that one attempt processed."""
 
     succeeded: int = 0
-    #: Failed in their last attempt: skipped, or in the dead-letter topic.
+    #: Records that failed in their last attempt: skipped, or in the dead-letter topic.
     failed: int = 0
-    #: Offsets that earlier attempts have processed, those without a record included.
+    #: Offsets that earlier attempts processed, including offsets without a record.
     earlier_offsets: int = 0
 
     def reported(self) -> Reported:
         """Return the counts as the window's result."""
-        # How many records earlier attempts had is not known.
+        # The number of records in earlier attempts is unknown.
         facts = None if self.earlier_offsets else {"records": self.succeeded + self.failed}
         counts = {
             "succeeded": self.succeeded,
@@ -57,43 +57,43 @@ class ProcessedCounts:
 
     @classmethod
     def stored(cls, result: Any) -> ProcessedCounts:
-        """Return the counts from a window's result in the ledger; zeros if another job has delivered it."""
-        counts = [_counts_of(one) for one in _reports(result)]
-        return cls(**{name: sum(one.get(name, 0) for one in counts) for name in cls.__slots__})
+        """Return the counts from a window's result in the ledger; zeros if another job delivered the window."""
+        counts = [_counts_of(report) for report in _reports(result)]
+        return cls(**{name: sum(part.get(name, 0) for part in counts) for name in cls.__slots__})
 
 
 def _reports(result: Any) -> Sequence[Any]:
-    """Return what was reported of a window: its result, or those of its parts."""
+    """Return the reports about a window: its result, or the results of its parts."""
     parts = result.get("parts") if isinstance(result, Mapping) else None
     return parts if isinstance(parts, list | tuple) else [result]
 
 
 def _counts_of(report: Any) -> Mapping[str, int]:
-    found = returned_by(report)
-    if not isinstance(found, Mapping):
+    result = returned_by(report)
+    if not isinstance(result, Mapping):
         return {}
-    return {name: count for name, count in found.items() if isinstance(count, int)}
+    return {name: count for name, count in result.items() if isinstance(count, int)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessedWindow:
     """The outcome of `process_window`."""
 
-    #: With its status now; of a part, the window's status.
+    #: The plan with its current status; for a part, the window's status.
     plan: WindowPlan
-    #: False: an earlier call has processed it, or there was nothing to process.
+    #: `False` if an earlier call processed the window, or if there was nothing to process.
     ran: bool
-    #: Of the attempt that finished the window.
+    #: The counts of the attempt that finished the window.
     counts: ProcessedCounts
 
     @property
     def succeeded(self) -> int:
-        """How many records the function returned for, in the attempt that finished the window."""
+        """The number of records that the function processed, in the attempt that finished the window."""
         return self.counts.succeeded
 
     @property
     def failed(self) -> int:
-        """How many records were skipped, or went to the dead-letter topic, in the same attempt."""
+        """The number of records that were skipped or sent to the dead-letter topic, in the same attempt."""
         return self.counts.failed
 
 
@@ -112,31 +112,32 @@ def process_window(
 ) -> ProcessedWindow:
     """Process a window's records, and commit the window when all of them are done.
 
-    What is done is kept in the ledger now and then, and when processing ends early. After a failure or ``kill -9``, call it
-    again with the same window: the function is called only for the records that are left. A window that is committed
-    already is left alone.
+    The progress is stored in the ledger at intervals, and when processing ends early. After a failure or ``kill -9``, call
+    this function again with the same window: your function is called only for the records that are left. A window that
+    is already committed is not processed again.
 
-    A part that `split` returned is processed by itself and reported. When all parts are, commit the whole plan.
+    A part that `split` returned is processed by itself and reported. Once all parts are reported, commit the whole plan.
 
     Args:
         windows: the service of the window's group.
-        window: which records; or their plan, or a part of it.
-        function: gets each `Record`; may be async.
-        window_id: the window's id; None: made from the group and the window's topics and times.
-        policy: what to do if other windows are in the way.
-        processor: how to process; None: a `Processor` with its defaults, for the cluster of `windows`.
-        batch_size: as for `Processor.run`.
-        commit_interval_s: how often what is done is kept; at least every 30 s.
+        window: the records to process; or their plan, or a part of the plan.
+        function: called with each `Record`; may be async.
+        window_id: the window's id. `None` means an id made from the group and the window's topics and times.
+        policy: what to do if other windows overlap.
+        processor: how to process. `None` means a `Processor` with its defaults, for the cluster of `windows`.
+        batch_size: see `Processor.run`.
+        commit_interval_s: how often the progress is stored; at least every 30 s.
         on_result: called in this thread with the `Result` of each record that this call processes.
-        progress: as for `Processor.run`.
+        progress: see `Processor.run`.
 
     Raises:
         ConfigError: an invalid argument; nothing was planned.
-        PartsMissingError: the plan was split, and some parts are not processed. Nothing was processed by this call.
-        RecordFailedError: a record failed in its last attempt. Nothing was committed; what is done is kept.
-        ProcessingStoppedError: `Processor.stop` was called before all records were done; the same holds.
-        WindowSupersededError: another attempt has taken over.
-        KafkaOrderedOpsError: as `Processor.run`, and as `plan` and `commit` of the service raise it.
+        PartsMissingError: the plan was split, and some parts are not processed. This call processed nothing.
+        RecordFailedError: a record failed in its last attempt. Nothing was committed; the progress is stored.
+        ProcessingStoppedError: `Processor.stop` was called before all records were done. Nothing was committed; the
+            progress is stored.
+        WindowSupersededError: another attempt has taken over the window.
+        KafkaOrderedOpsError: see `Processor.run`, and `plan` and `commit` of the service.
     """
     processor = processor or Processor(windows.settings)
     processor.check(function, batch_size)
@@ -146,14 +147,14 @@ def process_window(
     commit_interval_s = check_timeout_s(commit_interval_s, what="commit_interval_s")
     if isinstance(window, WindowPlan):
         if window_id is not None or policy is not None:
-            raise ConfigError("a plan has its id already: leave out window_id and policy")
+            raise ConfigError("a plan already has its id: omit window_id and policy")
         plan = _with_status(windows, window)
     else:
         plan = windows.plan(window, window_id, policy or Policy())
 
-    def write(one: WindowPlan) -> Reported:
+    def write(attempt_plan: WindowPlan) -> Reported:
         counts = process_plan(
-            one,
+            attempt_plan,
             function,
             processor,
             keep=windows,
@@ -165,9 +166,11 @@ def process_window(
         return counts.reported()
 
     def reopen(result: Mapping[str, Any]) -> Reported | None:
-        if all(isinstance(one, Mapping) and Reported.found(one) for one in _reports(result)):
+        if all(
+            isinstance(report, Mapping) and Reported.found(report) for report in _reports(result)
+        ):
             return Reported.found(result) or ProcessedCounts.stored(result).reported()
-        # A window that is done was delivered, whoever did it.
+        # A window that is done was delivered, by this job or by another one.
         return Reported() if plan.status.is_done else None
 
     if plan.part is not None:
@@ -178,7 +181,7 @@ def process_window(
 
 
 def _with_status(windows: OrderedWindows, plan: WindowPlan) -> WindowPlan:
-    """Return a plan with its window's status now; raise as `process_window` if the window belongs to somebody else."""
+    """Return a plan with its window's current status; raise like `process_window` if another attempt owns the window."""
     check_claims(windows.group_id, plan)
     record = windows.show(plan.window_id)
     check_owns_output(record, plan)
@@ -188,7 +191,7 @@ def _with_status(windows: OrderedWindows, plan: WindowPlan) -> WindowPlan:
 def _process_part(
     windows: OrderedWindows, part: WindowPlan, write: Callable[[WindowPlan], Reported]
 ) -> ProcessedWindow:
-    """Process one part of a split window and report it, unless that was done before."""
+    """Process one part of a split window and report it, unless it was reported before."""
     record = windows.show(part.window_id)
     ran = waiting_parts(record, part) is not None
     if ran:
@@ -214,22 +217,22 @@ def process_plan(
     stopped: Callable[[], bool] = lambda: False,
     say: Callable[[str], object] = _log.info,
 ) -> ProcessedCounts:
-    """Process what is left of a plan, and return only when all of it is done. The caller commits.
+    """Process the remaining records of a plan, and return once all of them are done. The caller commits.
 
     Args:
-        plan: a window's. One that is done already is processed whole: it is read again.
-        function: as for `Processor.run`, like `batch_size`.
-        processor: with nothing else to do: it is stopped when the job must end.
-        keep: keeps what is done.
-        commit_interval_s: how often.
+        plan: the plan of a window. A window that is already done is read again, and processed as a whole.
+        function: see `Processor.run`, also for `batch_size`.
+        processor: a processor without other work: it is stopped when the job must end.
+        keep: stores the progress.
+        commit_interval_s: how often the progress is stored.
         on_result: called with each result.
-        progress: as for `Processor.run`.
-        stopped: whether the job must end; asked several times a second.
-        say: receives a line of progress now and then.
+        progress: see `Processor.run`.
+        stopped: returns whether the job must end; called several times a second.
+        say: called with a line about the progress from time to time.
 
     Raises:
         ProcessingStoppedError: the job was ended before all records were done.
-        KafkaOrderedOpsError: as `Processor.run`.
+        KafkaOrderedOpsError: see `Processor.run`.
     """
     if not plan.offsets:
         return ProcessedCounts()
@@ -248,7 +251,7 @@ def process_plan(
                     processor.stop(timeout_s=STOP_TIMEOUT_S)
         except BaseException as error:
             if not isinstance(error, Exception):
-                # Ctrl-C, or a host that interrupts its jobs: it does not wait long.
+                # Ctrl-C, or a host that interrupts its jobs and kills them soon after.
                 processor.stop(timeout_s=STOP_TIMEOUT_S)
             raise
     return job.end()
@@ -270,12 +273,12 @@ class _Job:
         self._said_at = time.monotonic()
 
     def take(self, results: Sequence[Result]) -> None:
-        """Take note of results, and report progress if it is time."""
-        for one in results:
+        """Count results, and report the progress if it is due."""
+        for result in results:
             self._records += 1
-            self._failed += one.error is not None
+            self._failed += result.error is not None
             if self._on_result is not None:
-                self._on_result(one)
+                self._on_result(result)
         if (waited_s := time.monotonic() - self._said_at) >= SAY_EVERY_S:
             self._say(
                 f"{self._where()}: {self._source.done_offsets():,} of {self._plan.offsets:,} offsets are done, "
@@ -284,9 +287,9 @@ class _Job:
             self._said, self._said_at = self._records, time.monotonic()
 
     def end(self) -> ProcessedCounts:
-        """Return the counts; raise `ProcessingStoppedError` unless all is done."""
+        """Return the counts; raise `ProcessingStoppedError` unless all records are done."""
         self._source.check_whole()
-        earlier = self._source.kept_before
+        earlier = self._source.processed_before
         self._say(
             f"{self._where()}: all {self._plan.offsets:,} offsets are done; {self._records:,} records were processed, "
             f"and {self._failed:,} of them failed"

@@ -1,51 +1,43 @@
-"""What workers take from and give back to: the scheduler behind a lock, and the results."""
+"""The queue between reader and workers: the scheduler behind a lock, and the results."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Condition, RLock
 from typing import Final
 
 import numpy as np
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, ProcessingError, RecordFailedError
+from kafka_ordered_ops.core.errors import (
+    KafkaOrderedOpsError,
+    ProcessingError,
+)
 from kafka_ordered_ops.core.offset_set import Int64Array
-from kafka_ordered_ops.core.processing.failures import FailurePolicy, WhenExhausted
-from kafka_ordered_ops.core.processing.outputs import Outputs, Pending
+from kafka_ordered_ops.core.processing.failures import (
+    FailurePolicy,
+    WhenExhausted,
+    error_text,
+    stopped_by,
+)
+from kafka_ordered_ops.core.processing.new_record import NewRecord
+from kafka_ordered_ops.core.processing.outputs import Outputs, Pending, Written, call_on_produced
 from kafka_ordered_ops.core.processing.progress import Progress, Snapshot
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.core.processing.record import Record, content_bytes
 from kafka_ordered_ops.core.processing.record import Result as Result
 from kafka_ordered_ops.core.processing.scheduling import Lane, Ordering, Scheduler
+from kafka_ordered_ops.core.processing.state import Counts as Counts
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 
-#: A worker takes as many records at once as it works through in about this time: each turn at the lock has its price.
+#: A worker takes as many records at once as it processes in about this time: each acquisition of the lock has a cost.
 TURN_S: Final = 0.002
 TURN_RECORDS_MAX: Final = 256
-#: How much a new measurement counts.
+#: The weight of a new measurement.
 _NEWEST: Final = 0.2
 
-#: Of an error's text, in a message.
-_TEXT_MAX: Final = 500
-
 _NO_OFFSETS: Final = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How far processing is, in records."""
-
-    succeeded: int = 0
-    #: Failed in their last attempt: skipped, or in the dead-letter topic.
-    failed: int = 0
-    #: Attempts that failed and were followed by another.
-    retried: int = 0
-    #: Being processed now.
-    in_flight: int = 0
-    #: Read, and not done; those in flight included.
-    held: int = 0
 
 
 class WorkQueue:
@@ -54,10 +46,13 @@ class WorkQueue:
     Args:
         ordering: which records keep their order.
         policy: what happens to failed records.
-        results_max: results that wait to be taken; with more, no record is begun.
-        results_bytes_max: the same for the keys and values of their records.
-        batch_size: how many records a function gets at once, at most.
-        outputs: keeps what done records write in transactions, dead letters included; None: they write nothing.
+        results_max: the limit of results that wait to be taken; above it, no record is started.
+        results_bytes_max: the same limit for the keys and values of their records, in bytes.
+        batch_size: the maximum number of records for one call of the function.
+        outputs: holds the outputs of done records, with dead letters, for transactions. `None` without transactions.
+        writes: returns the records that a result writes outside of transactions, before its record is done. `None` if
+            results write nothing.
+        on_produced: called with each result whose records are stored.
     """
 
     def __init__(
@@ -69,38 +64,44 @@ class WorkQueue:
         results_bytes_max: int = INT64_MAX,
         batch_size: int = 1,
         outputs: Outputs | None = None,
+        writes: Callable[[Result], Sequence[NewRecord]] | None = None,
+        on_produced: Callable[[Result], object] | None = None,
     ) -> None:
-        self._scheduler = Scheduler(ordering)
+        self._scheduler = Scheduler(ordering, batch_size)
         self._progress: dict[TopicPartition, Progress] = {}
         self._policy = policy
         self._results: deque[Result] = deque()
         self._results_bytes = 0
         self._results_max, self._results_bytes_max = results_max, results_bytes_max
         self._outputs = outputs
-        #: Failed for the last time, to be written to the dead-letter topic.
-        self._dead: list[tuple[Lane, Result]] = []
+        self._writes = writes
+        self._on_produced = on_produced
+        #: Results whose outputs or dead letters must be written before their records are done.
+        self._unwritten: list[tuple[Lane, Result]] = []
         self._failure: BaseException | None = None
         self._is_stopped = self._is_over = self._is_paused = False
         self._counts = Counts()
         self._batch_size = batch_size
-        #: A signal's handler may ask for something while its own thread is inside.
+        #: Reentrant, because a signal handler may call the queue while its thread holds the lock.
         self._lock = RLock()
-        #: Something is ready, or there is nothing more to do.
+        #: Notified when a record is ready, or when there is no more work.
         self._work = Condition(self._lock)
-        #: There are results, or somebody waits for the last record of a partition.
+        #: Notified for new results, and for the last running record of a partition.
         self._news = Condition(self._lock)
-        #: There is room for records; notified only when fewer are held than somebody waits for.
+        #: Notified when fewer records are held than a thread waits for.
         self._room = Condition(self._lock)
         self._room_below = self._room_below_bytes = 0
+        #: Notified when there are records to write, or when the writer must end.
+        self._to_write = Condition(self._lock)
         self._idle = 0
         #: Called instead of waking threads.
         self._on_change: Callable[[], None] | None = None
         self._seconds_each = TURN_S
 
-    # --- whoever reads ---------------------------------------------------------------------------
+    # --- for the reader --------------------------------------------------------------------------
 
     def begin(self, tp: TopicPartition, progress: Progress) -> None:
-        """Take a partition on."""
+        """Add a partition."""
         with self._lock:
             self._progress[tp] = progress
             self._scheduler.lane(tp)
@@ -108,20 +109,20 @@ class WorkQueue:
     def add(
         self, tp: TopicPartition, records: Iterable[Record], offsets: Int64Array, position: int
     ) -> None:
-        """Take a partition's next records, by offset, and the position after them."""
-        found = list(records)
+        """Add a partition's next records, by offset, and the position after them."""
+        batch = list(records)
         with self._lock:
             self._progress[tp].read(offsets, position)
-            self._scheduler.add(tp, found)
+            self._scheduler.add(tp, batch)
             self._wake_workers()
 
     def moved(self, tp: TopicPartition, position: int) -> None:
-        """Reading is at a position, and found no records on the way."""
+        """Move the position of a partition forward without records."""
         with self._lock:
             self._progress[tp].read(_NO_OFFSETS, position)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Give a partition up: what is being processed of it changes nothing any more."""
+        """Drop a partition: the results of its running calls are ignored."""
         with self._lock:
             self._scheduler.drop(tp)
             self._progress.pop(tp, None)
@@ -130,42 +131,51 @@ class WorkQueue:
                 self._wake_workers()
 
     def limit(self, tp: TopicPartition, below: int) -> None:
-        """Begin only those records of a partition that are below an offset; `INT64_MAX`: all."""
+        """Start only the records of a partition below an offset; `INT64_MAX` removes the limit."""
         with self._lock:
             self._scheduler.limit(tp, below)
             self._wake_workers()
 
     def settle(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-        """Begin no more records of partitions, and wait until none is being processed, for some time at most."""
+        """Start no more records of partitions, and wait at most `timeout_s` until none is being processed."""
         with self._lock:
-            known = [tp for tp in partitions if tp in self._progress]
-            lanes = [self._scheduler.lane(tp) for tp in known]
-            for tp in known:
+            current = [tp for tp in partitions if tp in self._progress]
+            lanes = [self._scheduler.lane(tp) for tp in current]
+            for tp in current:
                 self._scheduler.limit(tp, 0)
             self._news.wait_for(
                 lambda: self._is_over or not any(map(self._being_processed, lanes)), timeout_s
             )
 
     def snapshots(self) -> dict[TopicPartition, Snapshot]:
-        """Return what is done of each partition, at one moment."""
+        """Return the progress of each partition, at one moment."""
         with self._lock:
             return self._snapshots()
 
     def snapshots_with_outputs(
         self,
     ) -> tuple[dict[TopicPartition, Snapshot], dict[TopicPartition, Pending]]:
-        """Return what is done of each partition, and the outputs of it that are not stored, at one moment."""
+        """Return the progress of each partition, and its outputs that are not stored, at one moment."""
         with self._lock:
             outputs = {} if self._outputs is None else self._outputs.pending()
             return self._snapshots(), outputs
 
-    def stored(self, written: Mapping[TopicPartition, Collection[int]]) -> None:
-        """Outputs of these records are stored."""
+    def stored(self, written: Mapping[TopicPartition, Written]) -> None:
+        """Release the results of records whose outputs are stored."""
+        stored: list[Result] = []
         with self._lock:
             if self._outputs is not None:
-                for tp, offsets in written.items():
-                    self._outputs.stored(tp, offsets)
-                self._wake_workers()
+                for tp, places in written.items():
+                    stored += self._outputs.stored(tp, places)
+        call_on_produced(self._on_produced, stored)
+        with self._lock:
+            self._add_results(stored, content_bytes(result.record for result in stored))
+            self._wake_workers()
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether results write outside of transactions."""
+        return self._writes is not None
 
     @property
     def has_outputs(self) -> bool:
@@ -174,87 +184,117 @@ class WorkQueue:
 
     @property
     def is_full_of_outputs(self) -> bool:
-        """Whether so many outputs are held that they should be stored now."""
+        """Whether enough outputs are held to store them now."""
         with self._lock:
             return self._outputs is not None and self._outputs.is_full
 
     @property
     def records(self) -> int:
-        """How many records are held."""
+        """The number of held records."""
         with self._lock:
             return self._scheduler.records
 
     def wait_below(self, records: int, timeout_s: float, *, held_bytes: int = INT64_MAX) -> bool:
-        """Wait until fewer records and bytes are held, for some time at most; return whether they are."""
+        """Wait at most `timeout_s` until fewer records and bytes are held; return whether they are."""
         with self._lock:
             self._room_below, self._room_below_bytes = records, held_bytes
             try:
-                self._room.wait_for(
-                    lambda: self._has_room() or self._dead or self._is_stopped, timeout_s
-                )
+                self._room.wait_for(lambda: self._has_room() or self._is_stopped, timeout_s)
                 return self._has_room()
             finally:
                 self._room_below = 0
 
-    def take_dead(self) -> list[tuple[Lane, Result]]:
-        """Return records that go to the dead-letter topic; `buried` when they are there."""
-        with self._lock:
-            dead, self._dead = self._dead, []
-            return dead
+    def take_unwritten(
+        self, timeout_s: float, on_take: Callable[[], None]
+    ) -> list[tuple[Lane, Result]]:
+        """Return results whose records must be written; wait at most `timeout_s` for the first one.
 
-    def buried(self, lane: Lane, results: Sequence[Result]) -> None:
-        """Records are in the dead-letter topic."""
+        `on_take` is called before they are taken, if there are any. Call `written` once they are stored.
+        """
         with self._lock:
-            self._count(failed=len(results))
-            self._done(lane, results)
+            if not self._unwritten and timeout_s:
+                self._to_write.wait(timeout_s)
+            if self._unwritten:
+                on_take()
+            unwritten, self._unwritten = self._unwritten, []
+            return unwritten
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether results wait for the writer."""
+        return bool(self._unwritten)
+
+    def wake_writer(self) -> None:
+        """Let `take_unwritten` return."""
+        with self._lock:
+            self._to_write.notify_all()
+
+    def written(self, lane: Lane, result: Result) -> None:
+        """Finish a result whose records are stored."""
+        if result.error is None:
+            call_on_produced(self._on_produced, [result])
+        with self._lock:
+            is_failed = result.error is not None
+            self._count(failed=is_failed, succeeded=not is_failed)
+            self._done(lane, [result])
 
     def pause(self) -> None:
-        """Begin no more records until `resume`."""
+        """Start no more records until `resume`."""
         with self._lock:
             self._is_paused = True
 
     def resume(self) -> None:
-        """Begin records again."""
+        """Start records again."""
         with self._lock:
             self._is_paused = False
             self._wake_workers()
 
     @property
     def counts(self) -> Counts:
-        """How far it is."""
+        """The counts of records."""
         with self._lock:
             held, in_flight = self._scheduler.records, self._scheduler.in_flight
             return replace(self._counts, held=held, in_flight=in_flight)
 
+    def waiting(self) -> tuple[list[Record], list[Record]]:
+        """Return the records that are queued, and those that wait for a retry."""
+        with self._lock:
+            return self._scheduler.queued(), self._scheduler.retrying()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no records are started until `resume`."""
+        return self._is_paused
+
     def stop(self, failure: BaseException | None = None) -> None:
-        """Begin no more records; what is being processed is finished."""
+        """Start no more records; running calls finish."""
         with self._lock:
             self._stop(failure)
 
     def end(self) -> None:
-        """There will be no more results."""
+        """Announce that there are no more results."""
         with self._lock:
             self._is_over = self._is_stopped = True
             self._notify_all()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no more records are begun."""
+        """Whether no more records are started."""
         return self._is_stopped
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped it."""
+        """The error that stopped the queue, if there is one."""
         return self._failure
 
-    # --- workers ------------------------------------------------------------------------------------
+    # --- for workers --------------------------------------------------------------------------------
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call a function, which must be quick, whenever there may be work, or will be no more."""
+        """Call a function, which must be quick, whenever there may be new work, or when there is no more."""
         self._on_change = callback
 
     def turns_ready(self) -> int:
-        """Return how many workers have something to take now, at least."""
+        """Return for how many workers there is work now, at least."""
         with self._lock:
             if not self._may_begin():
                 return 0
@@ -262,22 +302,22 @@ class WorkQueue:
             return -(-self._scheduler.ready // self._turn_records())
 
     def look(self) -> None:
-        """Wake workers for what is due to be tried again; called some fifty times a second."""
+        """Wake workers for retries that are due; called about fifty times a second."""
         with self._lock:
             self._scheduler.wake(time.monotonic())
             self._wake_workers()
 
     def take(self, *, wait: bool = True) -> tuple[Lane, Sequence[Record]] | None:
-        """Take records of one partition, to be begun one after the other; None: there will be none, or none now."""
+        """Take records of one partition, in the order to start them; `None` at the end, or without `wait` if none is ready."""
         with self._lock:
             while not self._is_stopped:
                 if self._may_begin():
                     self._scheduler.wake(time.monotonic())
-                    if (taken := self._scheduler.take(self._turn_records())) is not None:
+                    if (batch := self._scheduler.take(self._turn_records())) is not None:
                         if self._idle and self._scheduler.ready:
-                            # Whoever woke this worker may have counted on longer turns.
+                            # The thread that woke this worker may have assumed longer turns.
                             self._work.notify()
-                        return taken
+                        return batch
                 if not wait:
                     return None
                 self._idle += 1
@@ -294,61 +334,72 @@ class WorkQueue:
         left: Sequence[Record],
         seconds_each: float | None = None,
     ) -> None:
-        """Give back what came of records that were taken, and those that were not begun.
+        """Return the results of records that were taken, and the records that were not started.
 
         Args:
-            lane: where they are from.
-            results: what came of them.
-            left: not begun.
-            seconds_each: how long the function took for each; None: not known.
+            lane: the lane of the records.
+            results: their results.
+            left: the records that were not started.
+            seconds_each: how long the function took for each record. `None` means that it is unknown.
         """
-        succeeded = [one for one in results if one.error is None]
-        # Without the lock: the user's back-off function may ask for what needs it.
+        succeeded = [result for result in results if result.error is None]
+        writing: list[Result] = []
+        if self._writes is not None:
+            writing = [result for result in succeeded if self._writes(result)]
+            succeeded = (
+                [result for result in succeeded if not self._writes(result)]
+                if writing
+                else succeeded
+            )
+        # Without the lock: the user's back-off function may make calls that need it.
         failed = [
-            (one, self._after_failure(one.record, one.error))
-            for one in (results if len(succeeded) < len(results) else ())
-            if one.error is not None
+            (result, self._after_failure(result.record, result.error))
+            for result in (results if len(succeeded) + len(writing) < len(results) else ())
+            if result.error is not None
         ]
         with self._lock:
             if seconds_each is not None:
                 self._seconds_each += (seconds_each - self._seconds_each) * _NEWEST
-            for one, after in failed:
-                self._failed(lane, one, after)
+            for result, after in failed:
+                self._failed(lane, result, after)
             self._scheduler.give_back(lane, left)
             self._count(succeeded=len(succeeded))
             self._done(lane, succeeded)
+            self._write(lane, writing)
             if left:
                 self._wake_workers()
             if not lane.below:
-                # Somebody waits for the last one, whatever came of it.
+                # A thread waits for the last running record, whatever its result.
                 self._news.notify_all()
 
-    # --- whoever takes the results -----------------------------------------------------------------
+    # --- for the consumer of the results -----------------------------------------------------------
 
     def take_results(self, timeout_s: float) -> list[Result] | None:
-        """Return results, waiting for the first one for some time at most; None: there will be no more."""
+        """Return results, after waiting at most `timeout_s` for the first one; `None` once there are no more."""
         with self._lock:
             if not self._results and not self._is_over:
                 self._news.wait_for(lambda: self._results or self._is_over, timeout_s)
             if not self._results:
                 return None if self._is_over else []
-            found = list(self._results)
+            results = list(self._results)
             self._results.clear()
             self._results_bytes = 0
             self._wake_workers()
-            return found
+            return results
 
-    # --- inside, with the lock ------------------------------------------------------------------------
+    # --- internal, with the lock ----------------------------------------------------------------------
 
     def _count(self, *, succeeded: int = 0, failed: int = 0, retried: int = 0) -> None:
-        one = self._counts
-        self._counts = Counts(one.succeeded + succeeded, one.failed + failed, one.retried + retried)
+        counts = self._counts
+        self._counts = Counts(
+            counts.succeeded + succeeded, counts.failed + failed, counts.retried + retried
+        )
 
     def _snapshots(self) -> dict[TopicPartition, Snapshot]:
-        return {tp: one.snapshot() for tp, one in self._progress.items()}
+        return {tp: progress.snapshot() for tp, progress in self._progress.items()}
 
     def _has_room(self) -> bool:
-        """Whether there is the room that somebody waits for."""
+        """Whether there is the room that a thread waits for."""
         held = self._scheduler
         return held.records < self._room_below and held.held_bytes < self._room_below_bytes
 
@@ -362,31 +413,36 @@ class WorkQueue:
     def _done(self, lane: Lane, results: Sequence[Result]) -> None:
         if lane.is_dropped or not results:
             return
-        self._results_bytes += self._scheduler.done(lane, [one.record for one in results])
-        self._progress[lane.tp].done([one.record.offset for one in results])
+        done_bytes = self._scheduler.done(lane, [result.record for result in results])
+        self._progress[lane.tp].done([result.record.offset for result in results])
         if self._outputs is not None:
-            self._outputs.add(lane.tp, results)
+            results = self._outputs.add(lane.tp, results)
+            done_bytes = content_bytes(result.record for result in results)
         self._wake_workers()
-        self._results.extend(results)
-        self._news.notify_all()
+        self._add_results(results, done_bytes)
         if self._has_room():
             self._room.notify_all()
+
+    def _add_results(self, results: Sequence[Result], held_bytes: int) -> None:
+        self._results_bytes += held_bytes
+        self._results.extend(results)
+        self._news.notify_all()
 
     def _after_failure(
         self, record: Record, error: BaseException
     ) -> float | KafkaOrderedOpsError | None:
-        """Return after how many seconds to try again, or None, or what ends processing; called without the lock."""
+        """Return the seconds before the retry, `None` for no retry, or the error that ends processing; without the lock."""
         try:
             after_s = self._policy.retry_after_s(record, error)
         except BaseException as wrong:  # noqa: BLE001 - the user's function; the record is not lost
             failure = ProcessingError(
                 f"the back-off function raised {type(wrong).__name__} for {record} after attempt {record.attempt}: "
-                f"{_text(wrong)}. Processing stopped; the record is not done"
+                f"{error_text(wrong)}. Processing stopped; the record is not done"
             )
             failure.__cause__ = wrong
             return failure
         if after_s is None and self._policy.when_exhausted is WhenExhausted.STOP:
-            return _stopped_by(record, error)
+            return stopped_by(record, error)
         return after_s
 
     def _failed(
@@ -405,8 +461,12 @@ class WorkQueue:
             self._count(failed=1)
             self._done(lane, [result])
         else:
-            self._dead.append((lane, result))
-            self._room.notify_all()
+            self._write(lane, [result])
+
+    def _write(self, lane: Lane, results: Sequence[Result]) -> None:
+        if results and not lane.is_dropped:
+            self._unwritten += [(lane, result) for result in results]
+            self._to_write.notify_all()
             self._news.notify_all()
 
     def _stop(self, failure: BaseException | None) -> None:
@@ -414,7 +474,9 @@ class WorkQueue:
         self._notify_all()
 
     def _being_processed(self, lane: Lane) -> int:
-        return lane.in_flight - sum(dead is lane for dead, _ in self._dead)
+        return lane.in_flight - sum(
+            waiting is lane and result.error is not None for waiting, result in self._unwritten
+        )
 
     def _notify_all(self) -> None:
         self._work.notify_all()
@@ -434,24 +496,3 @@ class WorkQueue:
             self._on_change()
         elif self._idle:
             self._work.notify(-(-self._scheduler.ready // self._turn_records()))
-
-
-def _stopped_by(record: Record, error: BaseException) -> RecordFailedError:
-    failure = RecordFailedError(
-        f"{record} failed in attempt {record.attempt}, its last one: {type(error).__name__}: {_text(error)}. Processing "
-        "stopped, and the record is not done. To go on without such records, give a dead_letter_topic, or "
-        "when_exhausted='skip'",
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        attempts=record.attempt,
-    )
-    failure.__cause__ = error
-    return failure
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return error.message if isinstance(error, KafkaOrderedOpsError) else str(error)[:_TEXT_MAX]
-    except BaseException:  # noqa: BLE001 - the user's class
-        return "without a text"

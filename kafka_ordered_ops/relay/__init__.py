@@ -11,28 +11,25 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.relay.client import AsyncRelayClient as AsyncRelayClient
     from kafka_ordered_ops.relay.client import RelayClient as RelayClient
     from kafka_ordered_ops.relay.client_calls import Delivery as Delivery
     from kafka_ordered_ops.relay.client_calls import Lease as Lease
-else:  # A type checker that saw this would let any name pass.
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-#: Where each public name lives.
+#: The module of each public name.
 _HOMES = {
-    "AsyncRelayClient": "client",
-    "Delivery": "client_calls",
-    "Lease": "client_calls",
-    "RelayClient": "client",
+    "AsyncRelayClient": "relay.client",
+    "Delivery": "relay.client_calls",
+    "Lease": "relay.client_calls",
+    "RelayClient": "relay.client",
 }
+
+if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.
+    __getattr__ = lazy_face(__name__, _HOMES)
 
 __all__ = sorted(_HOMES)

@@ -1,4 +1,4 @@
-"""Clients of the relay, for plain and for async code."""
+"""Clients of the relay, for synchronous and for async code."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
     from kafka_ordered_ops.core.processing.record import Record
 
-#: To connect: a server that is down must not keep a call from the next one.
+#: For connecting: a server that is down must not delay the attempt at the next one.
 _CONNECT_TIMEOUT_S: Final = 3.0
-#: Where the access token is, unless it is an argument.
+#: The variable with the access token, unless the token is an argument.
 TOKEN_VARIABLE: Final = "KAFKA_ORDERED_OPS_RELAY_TOKEN"
 
 _T = TypeVar("_T")
-#: Certificates to trust: the usual ones, or a context.
+#: The certificates to trust: the default ones, or those of a context.
 Verify = bool | ssl.SSLContext
 
 
 class RelayClient:
-    """Reads and acknowledges records through servers of the relay. For one thread at a time.
+    """Read and acknowledge records through servers of the relay. For one thread at a time.
 
-    Every call is repeated, at another server if there are several, until `timeout_s` has passed. Repeating is harmless: what was
-    read by a call whose answer was lost is handed out again when its lease ends.
+    Every call is retried, at another server if there are several, until `timeout_s` has passed. Retries are harmless: if the
+    answer to a read is lost, its records are handed out again when their lease ends.
 
     Args:
         servers: URLs of servers, such as ``http://localhost:8642``, or one of them.
         token: the access token. Default: the environment variable ``KAFKA_ORDERED_OPS_RELAY_TOKEN``.
-        plain_http: also send the token over ``http://`` to other machines, where it can be read on its way.
-        verify: an `ssl.SSLContext`, for an authority or a client certificate of your own.
-        timeout_s: how long a call is repeated.
+        plain_http: also send the token over ``http://`` to other machines, where it can be read in transit.
+        verify: an `ssl.SSLContext`, for your own authority or client certificate.
+        timeout_s: how long to retry a call.
 
     Raises:
         ConfigError: the URL of a server or the token is invalid, or the token would be sent without encryption.
@@ -94,19 +94,19 @@ class RelayClient:
         lease_s: float = 60.0,
         topics: str | Iterable[str] | None = None,
     ) -> Delivery:
-        """Read records that no other client of the group has.
+        """Read records that no other client of the group holds.
 
         Args:
             group: the client group, or the name that `window` returned.
-            records_max: at most so many, 10,000 at most.
-            wait_s: how long to wait for the first record, 30 s at most.
-            lease_s: the records are this client's so long, from 1 s to an hour.
-            topics: only records of these topics.
+            records_max: the largest number of records, up to 10,000.
+            wait_s: how long to wait for the first record, up to 30 s.
+            lease_s: how long this client holds the records, from 1 s to an hour.
+            topics: selects records of these topics.
 
         Raises:
             AccessDeniedError: the access token does not allow it.
             UnknownTopicError: the relay does not serve a topic.
-            RelayLimitError: the token has as many records or groups, or sends as many requests, as it may.
+            RelayLimitError: a limit of the token is reached: records, groups or requests.
             RelayUnavailableError: no server answered in time.
         """
         body = read_body(group, records_max, lease_s, topics)
@@ -121,7 +121,7 @@ class RelayClient:
         lease_s: float = 60.0,
         topics: str | Iterable[str] | None = None,
     ) -> tuple[pa.Table, bool]:
-        """Read records as an Arrow table, with the columns ``lease``, ``lease_until`` and ``attempt``; otherwise as `read`.
+        """Read records as an Arrow table with the additional columns ``lease``, ``lease_until`` and ``attempt``; see `read`.
 
         Returns:
             The table, and whether every record of the window is acknowledged.
@@ -130,24 +130,24 @@ class RelayClient:
         return self._run(self._calls.table(body, wait_s))
 
     def acknowledge(self, *leases: Lease | str, offsets: Iterable[int] | None = None) -> None:
-        """Report that records are done; return when this is stored. Also works after the lease ended.
+        """Acknowledge records; return once this is stored. This also works after the lease has ended.
 
         Args:
-            leases: leases, or their tokens.
-            offsets: only these, of a single lease.
+            leases: leases or their tokens.
+            offsets: acknowledge only these offsets of a single lease.
 
         Raises:
-            LeaseError: a token is not one of this relay's.
-            RelayUnavailableError: no server stored it in time, or none is known to have.
+            LeaseError: a token is not from this relay.
+            RelayUnavailableError: no server confirmed in time that the acknowledgement is stored.
         """
         self._run(self._calls.change_chosen("/v1/acknowledge", leases, offsets))
 
     def cancel(self, *leases: Lease | str, offsets: Iterable[int] | None = None) -> None:
-        """Give records back: another client gets them at once. The arguments are those of `acknowledge`."""
+        """Give records back: another client may get them at once. The arguments are those of `acknowledge`."""
         self._run(self._calls.change_chosen("/v1/cancel", leases, offsets))
 
     def extend(self, *leases: Lease | str, lease_s: float = 60.0) -> list[int]:
-        """Keep records for `lease_s` from now; return when each lease ends, in milliseconds since the epoch.
+        """Extend leases to `lease_s` from now; return when each lease ends, in milliseconds since the epoch.
 
         Raises:
             LeaseError: a lease has ended.
@@ -155,7 +155,7 @@ class RelayClient:
         return self._run(self._calls.extend(leases, lease_s))
 
     def window(self, plan: WindowPlan, group: str | None = None) -> str:
-        """Begin to hand out the records of a window; return the group to read. Repeating it changes nothing."""
+        """Start to hand out the records of a window; return the group to read. Repeating it changes nothing."""
         return self._run(self._calls.window(plan, group))
 
     def records(
@@ -167,11 +167,11 @@ class RelayClient:
         lease_s: float = 60.0,
         topics: str | Iterable[str] | None = None,
     ) -> Generator[Record, None, None]:
-        """Yield records one by one. A record is done when the next one is asked for.
+        """Yield records one by one. A record is done when the next one is requested.
 
-        Acknowledgements are sent every second, and at the end; leases are extended between records, so a single record must not
-        take longer than `lease_s`. Leaving the loop gives back the records that were not done. The iterator ends when the
-        window is done; for a group without an end, never.
+        Acknowledgements are sent every second and at the end. Leases are extended between records, so a single record must
+        not take longer than `lease_s`. Leaving the loop gives back the records that are not done. The iterator ends when the
+        window is done, and never for a group without an end.
         """
         body = read_body(group, records_max, lease_s, topics)
         while True:
@@ -210,7 +210,7 @@ class RelayClient:
 
 
 class AsyncRelayClient:
-    """As `RelayClient`, for async code: any number of tasks may use it at the same time."""
+    """The `RelayClient` for async code: any number of tasks may use it concurrently."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class AsyncRelayClient:
         return await self._run(self._calls.table(body, wait_s))
 
     async def acknowledge(self, *leases: Lease | str, offsets: Iterable[int] | None = None) -> None:
-        """Report that records are done; see `RelayClient.acknowledge`."""
+        """Acknowledge records; see `RelayClient.acknowledge`."""
         await self._run(self._calls.change_chosen("/v1/acknowledge", leases, offsets))
 
     async def cancel(self, *leases: Lease | str, offsets: Iterable[int] | None = None) -> None:
@@ -275,11 +275,11 @@ class AsyncRelayClient:
         await self._run(self._calls.change_chosen("/v1/cancel", leases, offsets))
 
     async def extend(self, *leases: Lease | str, lease_s: float = 60.0) -> list[int]:
-        """Keep records longer; see `RelayClient.extend`."""
+        """Extend leases; see `RelayClient.extend`."""
         return await self._run(self._calls.extend(leases, lease_s))
 
     async def window(self, plan: WindowPlan, group: str | None = None) -> str:
-        """Begin to hand out the records of a window; see `RelayClient.window`."""
+        """Start to hand out the records of a window; see `RelayClient.window`."""
         return await self._run(self._calls.window(plan, group))
 
     async def records(
@@ -293,7 +293,7 @@ class AsyncRelayClient:
     ) -> AsyncGenerator[Record, None]:
         """Yield records one by one; see `RelayClient.records`.
 
-        To leave the loop early, use `contextlib.aclosing`: otherwise, records that were not done wait for their lease to end.
+        To leave the loop early, use `contextlib.aclosing`: otherwise, records that are not done wait until their lease ends.
         """
         body = read_body(group, records_max, lease_s, topics)
         while True:
@@ -332,14 +332,14 @@ class AsyncRelayClient:
 
 
 def _headers(token: str | None) -> dict[str, str]:
-    # As it is in a file, with the end of its line.
-    found = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
-    if not (found.isascii() and found.isprintable()):
+    # The token may come from a file, with a line break.
+    access_token = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
+    if not (access_token.isascii() and access_token.isprintable()):
         raise ConfigError(
             "the access token has characters that no token has: pass it as relay token printed it"
         )
     return {"content-type": "application/json"} | (
-        {"authorization": f"Bearer {found}"} if found else {}
+        {"authorization": f"Bearer {access_token}"} if access_token else {}
     )
 
 

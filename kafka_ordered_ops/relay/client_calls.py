@@ -1,4 +1,4 @@
-"""What the relay's clients send, and when again: without any I/O, so that both clients share it.
+"""The requests and retries of the relay's clients, without any I/O, so that both clients share them.
 
 Each call is a generator: it yields what to send or how long to wait, gets the answer, and returns the result.
 """
@@ -32,26 +32,27 @@ from kafka_ordered_ops.relay.urls import check_url, shown_url
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
-#: Before a call is sent again; doubled each time.
+#: The pause before the first retry of a call; doubled each time.
 _FIRST_PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 2.0
-#: A read waits so long at one server, if there are several: the next record may be at another one.
+#: How long a read waits at one of several servers: the next record may be at another one.
 _TURN_S: Final = 1.0
-#: Beyond what the server is asked to wait: longer than a server waits for Kafka. One that hangs delays a call by so long.
+#: Added to the wait that is requested from the server: longer than a server waits for Kafka. A hanging server delays a
+#: call by this time.
 _ANSWER_S: Final = 15.0
-#: It is asked again after so many times as long, if there are others: it must not delay every call.
+#: A hanging server is skipped for this multiple of its delay, if there are others: it must not delay every call.
 _RESTS: Final = 2.0
-#: `records` sends acknowledgements this often at least, while there are any.
+#: The longest interval between acknowledgements of `records`, while there are any.
 _ACKNOWLEDGE_S: Final = 1.0
-#: Below what a server takes as a body, by far: a token may have thousands of characters.
+#: The size of a request, far below a server's limit for bodies: a token may have thousands of characters.
 _REQUEST_BYTES: Final = 40_000
-#: Of two offsets with their brackets and commas.
+#: The size of two offsets with their brackets and commas.
 _RANGE_BYTES: Final = 42
 _RANGES_PER_REQUEST: Final = 500
-#: A server takes no more.
+#: A server accepts no more.
 _LEASES_PER_REQUEST: Final = 500
 
-#: Of an answer that cannot be understood.
+#: How much of an invalid answer an error quotes.
 _SHOWN_BYTES: Final = 60
 
 _T = TypeVar("_T")
@@ -59,7 +60,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Records of one partition that are this client's until the lease ends."""
+    """Records of one partition that this client holds until the lease ends."""
 
     token: str
     tp: TopicPartition
@@ -89,7 +90,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request."""
+    """A request to send."""
 
     url: str
     body: bytes
@@ -99,20 +100,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait."""
+    """A time to wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     body: bytes
 
 
-#: A call: gets a reply, or the error that kept it from coming, for what it sends; `TimeoutError` if nothing came in time.
+#: A call: for each request it gets a reply, or the error that occurred instead; `TimeoutError` if there was no reply in time.
 Steps: TypeAlias = Generator[Send | Pause, "Reply | Exception | None", _T]
 
 
@@ -121,9 +122,9 @@ class Calls:
 
     Args:
         servers: URLs of servers, or one of them.
-        has_token: whether an access token is sent, by the caller.
+        has_token: whether the caller sends an access token.
         plain_http: whether credentials may be sent without TLS to other machines.
-        timeout_s: how long a call is sent again, to all servers in turn.
+        timeout_s: how long to retry a call, at all servers in turn.
     """
 
     def __init__(
@@ -134,22 +135,22 @@ class Calls:
         plain_http: bool = False,
         timeout_s: float,
     ) -> None:
-        given = [servers] if isinstance(servers, str) else list(servers)
-        if not given:
+        urls = [servers] if isinstance(servers, str) else list(servers)
+        if not urls:
             raise ConfigError("no server is named: give at least one URL")
-        for one in given:
-            check_url(one, has_token=has_token, plain_http=plain_http)
-        self._servers = [one.rstrip("/") for one in given]
+        for url in urls:
+            check_url(url, has_token=has_token, plain_http=plain_http)
+        self._servers = [url.rstrip("/") for url in urls]
         self._timeout_s = check_timeout_s(timeout_s, what="timeout_s")
-        # Clients begin at different servers.
+        # Clients start with different servers.
         self._turn = random.randrange(len(self._servers))
-        #: When servers that did not answer are asked again, of `time.monotonic`.
+        #: The `time.monotonic` time until which servers that did not answer are skipped.
         self._rests_until: dict[str, float] = {}
 
     def call(
         self, path: str, body: Any, *, accept: str = "*/*", wait_s: float = 0.0
     ) -> Steps[Reply]:
-        """Send a request to one server after the other, until one has done it."""
+        """Send a request to one server after the other, until one succeeds."""
         sent = json.dumps(body, separators=(",", ":")).encode()
         ends_at, pause_s = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
         while True:
@@ -169,29 +170,29 @@ class Calls:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def read(self, body: dict[str, Any], *, accept: str, wait_s: float) -> Steps[Reply]:
-        """Ask every server for records; then wait at each for a while."""
+        """Ask every server for records, then wait at each for a while."""
         if not isfinite(wait_s):
             raise ConfigError(f"wait_s {wait_s} is no time: give seconds")
-        ends_at, asked, others = time.monotonic() + wait_s, 0, len(self._servers) - 1
+        ends_at, calls, others = time.monotonic() + wait_s, 0, len(self._servers) - 1
         while True:
             left_s = max(ends_at - time.monotonic(), 0.0)
-            turn_s = left_s if not others else min(left_s, _TURN_S) if asked > others else 0.0
+            turn_s = left_s if not others else min(left_s, _TURN_S) if calls > others else 0.0
             reply = yield from self.call(
                 "/v1/read", body | {"wait_s": turn_s}, accept=accept, wait_s=turn_s
             )
-            asked += 1
+            calls += 1
             self._turn += 1
-            # Each server knows when a window is done, but hands out the records of its partitions alone.
+            # Each server knows when a window is done, but hands out only the records of its own partitions.
             if not _understood(reply, partial(_is_empty, accept=accept)) or (
-                asked > others and time.monotonic() >= ends_at
+                calls > others and time.monotonic() >= ends_at
             ):
                 return reply
 
     def _server(self) -> str:
-        """Return the server whose turn it is, of those that do not rest; if all do, the one that is awake first."""
+        """Return the next server in turn that is not skipped; if all are, the one that is available first."""
         now, count = time.monotonic(), len(self._servers)
         in_turn = [self._servers[(self._turn + at) % count] for at in range(count)]
-        return min(in_turn, key=lambda one: max(self._rests_until.get(one, 0.0), now))
+        return min(in_turn, key=lambda server: max(self._rests_until.get(server, 0.0), now))
 
     def deliver(self, body: dict[str, Any], wait_s: float) -> Steps[Delivery]:
         """Read records."""
@@ -206,10 +207,10 @@ class Calls:
     def change_chosen(
         self, path: str, leases: Sequence[Lease | str], offsets: Iterable[int] | None
     ) -> Steps[None]:
-        """Acknowledge or cancel leases; or offsets of a single one."""
+        """Acknowledge or cancel leases, or offsets of a single lease."""
         if offsets is not None and len(leases) != 1:
             raise ConfigError(f"offsets are of one lease, and {len(leases)} are given")
-        yield from self.change(path, [(_token(one), offsets) for one in leases])
+        yield from self.change(path, [(_token(lease), offsets) for lease in leases])
 
     def change(self, path: str, leases: Iterable[tuple[str, Iterable[int] | None]]) -> Steps[None]:
         """Acknowledge or cancel leases, or some of their offsets."""
@@ -219,14 +220,14 @@ class Calls:
     def extend(self, leases: Sequence[Lease | str], lease_s: float) -> Steps[list[int]]:
         """Extend leases."""
         until_ms: list[int] = []
-        for part in _requests([(_token(one), None) for one in leases]):
-            leases = [one["lease"] for one in part]
+        for part in _requests([(_token(lease), None) for lease in leases]):
+            leases = [entry["lease"] for entry in part]
             reply = yield from self.call("/v1/extend", {"leases": leases, "lease_s": lease_s})
             until_ms += _understood(reply, lambda body: list(json.loads(body)["until_ms"]))
         return until_ms
 
     def window(self, plan: WindowPlan, group: str | None) -> Steps[str]:
-        """Begin a window."""
+        """Open a window."""
         reply = yield from self.call("/v1/windows", {"plan": plan.to_json(), "group": group})
         return _understood(reply, lambda body: str(json.loads(body)["group"]))
 
@@ -234,7 +235,7 @@ class Calls:
 def read_body(
     group: str, records_max: int, lease_s: float, topics: str | Iterable[str] | None
 ) -> dict[str, Any]:
-    """Return the body of a read, but for its wait."""
+    """Return the body of a read, without its wait."""
     body: dict[str, Any] = {"group": group, "records_max": records_max, "lease_s": lease_s}
     if topics is not None:
         body["topics"] = [topics] if isinstance(topics, str) else list(topics)
@@ -245,16 +246,18 @@ def read_body(
 class _Held:
     lease: Lease
     waiting: set[int]
-    #: Done, and not acknowledged yet.
+    #: Offsets that are done, and not acknowledged yet.
     done: list[int] = field(default_factory=list)
 
 
 class Taken:
-    """Records of one read on their way through a loop: which are done, and whose lease must be extended."""
+    """Track the records of one read in a loop: which are done, and which leases to extend."""
 
     def __init__(self, calls: Calls, delivery: Delivery, lease_s: float) -> None:
         self._calls, self._lease_s = calls, lease_s
-        self._held = [_Held(one, {record.offset for record in one.records}) for one in delivery]
+        self._held = [
+            _Held(lease, {record.offset for record in lease.records}) for lease in delivery
+        ]
         self._began(time.monotonic())
         self._acknowledged_s = time.monotonic()
 
@@ -267,7 +270,7 @@ class Taken:
                 yield held, record
 
     def done(self, held: _Held, record: Record) -> Steps[bool]:
-        """Note that a record is done; return whether the rest is still this client's."""
+        """Mark a record as done; return whether this client still holds the rest."""
         held.waiting.discard(record.offset)
         held.done.append(record.offset)
         now_s = time.monotonic()
@@ -275,38 +278,38 @@ class Taken:
             yield from self.acknowledge()
         if now_s < self._extend_s:
             return True
-        tokens = [one.lease.token for one in self._held if one.waiting]
+        tokens = [other.lease.token for other in self._held if other.waiting]
         try:
             if tokens:
                 yield from self._calls.extend(tokens, self._lease_s)
         except LeaseError:
-            # Somebody else has the records by now.
-            for one in self._held:
-                one.waiting.clear()
+            # Another client may hold the records by now.
+            for other in self._held:
+                other.waiting.clear()
             return False
         self._began(now_s)
         return True
 
     def acknowledge(self) -> Steps[None]:
-        """Send what is done."""
+        """Acknowledge the records that are done."""
         done = [
             (
-                one.lease.token,
-                one.done if one.waiting or len(one.done) < len(one.lease.records) else None,
+                held.lease.token,
+                held.done if held.waiting or len(held.done) < len(held.lease.records) else None,
             )
-            for one in self._held
-            if one.done
+            for held in self._held
+            if held.done
         ]
         if done:
             yield from self._calls.change("/v1/acknowledge", done)
-        for one in self._held:
-            one.done = []
+        for held in self._held:
+            held.done = []
         self._acknowledged_s = time.monotonic()
 
     def end(self) -> Steps[None]:
-        """Send what is done, and give the rest back."""
+        """Acknowledge the records that are done, and give the rest back."""
         yield from self.acknowledge()
-        rest = [(one.lease.token, one.waiting) for one in self._held if one.waiting]
+        rest = [(held.lease.token, held.waiting) for held in self._held if held.waiting]
         if rest and time.monotonic() < self._ends_s:
             yield from self._calls.change("/v1/cancel", rest)
 
@@ -314,19 +317,19 @@ class Taken:
 def _ranges(offsets: Iterable[int] | None) -> list[list[int]] | None:
     if offsets is None:
         return None
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for offset in sorted(offsets):
-        if found and found[-1][1] >= offset:
-            found[-1][1] = offset + 1
+        if ranges and ranges[-1][1] >= offset:
+            ranges[-1][1] = offset + 1
         else:
-            found.append([offset, offset + 1])
-    return found
+            ranges.append([offset, offset + 1])
+    return ranges
 
 
 def _requests(
     leases: Sequence[tuple[str, list[list[int]] | None]],
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield parts that a server takes as one request each."""
+    """Yield parts that fit into one request each."""
     part: list[dict[str, Any]] = []
     room = _REQUEST_BYTES
     for token, ranges in leases:
@@ -346,23 +349,23 @@ def _requests(
 
 
 def _understood(reply: Reply, read: Callable[[bytes], _T]) -> _T:
-    """Return what an answer says; raise `RelayError` for one that no relay gives."""
+    """Return the content of an answer; raise `RelayError` for an answer that is not a relay's."""
     try:
         return read(reply.body)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise RelayError(
-            f"a server answered with what no relay does, {reply.body[:_SHOWN_BYTES]!r}: check its URL, and whether a proxy or a "
+            f"a server's answer is not a relay's, {reply.body[:_SHOWN_BYTES]!r}: check its URL, and whether a proxy or a "
             "login page answers for it"
         ) from error
 
 
 def _delivery(body: bytes) -> Delivery:
     answer = json.loads(body)
-    return Delivery(tuple(_lease(one) for one in answer["leases"]), answer["done"])
+    return Delivery(tuple(_lease(fields) for fields in answer["leases"]), answer["done"])
 
 
-def _lease(one: dict[str, Any]) -> Lease:
-    tp, attempt = TopicPartition(one["topic"], one["partition"]), one["attempt"]
+def _lease(fields: dict[str, Any]) -> Lease:
+    tp, attempt = TopicPartition(fields["topic"], fields["partition"]), fields["attempt"]
     records = tuple(
         Record(
             tp.topic,
@@ -374,9 +377,9 @@ def _lease(one: dict[str, Any]) -> Lease:
             tuple((name, _bytes(value)) for name, value in record["headers"]),
             attempt,
         )
-        for record in one["records"]
+        for record in fields["records"]
     )
-    return Lease(one["lease"], tp, one["until_ms"], attempt, records)
+    return Lease(fields["lease"], tp, fields["until_ms"], attempt, records)
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -410,7 +413,7 @@ def _error_of(reply: Reply | Exception | None, url: str) -> KafkaOrderedOpsError
         kind, message = str(facts["type"]), str(facts["message"])
         retriable = facts["retriable"] is True
     except (LookupError, RecursionError, TypeError, ValueError):
-        # A proxy answered, say.
+        # For example, a proxy answered.
         kind, message, retriable = "", reply.body[:200].decode(errors="replace"), False
     text = f"{url} answered {reply.status}: {message}"
     if kind == "RelayLimitError":
@@ -419,9 +422,9 @@ def _error_of(reply: Reply | Exception | None, url: str) -> KafkaOrderedOpsError
         return RelayUnavailableError(text)
     if reply.status in (401, 403):
         return errors.AccessDeniedError(text)
-    found = getattr(errors, kind, None) if kind in _KNOWN else None
-    return RelayError(text) if found is None else found(text)
+    error_type = getattr(errors, kind, None) if kind in _KNOWN else None
+    return RelayError(text) if error_type is None else error_type(text)
 
 
-#: Errors that a client raises as its own: their facts are in the message.
+#: Errors of a server that a client raises with the same class: the message has their facts.
 _KNOWN: Final = frozenset({"ConfigError", "LeaseError", "UnknownTopicError"})

@@ -1,4 +1,4 @@
-"""What the relay's HTTP side needs of the service behind it."""
+"""The interface between the relay's HTTP side and its service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Delivered:
     """Records of one partition, leased together to one client."""
 
     tp: TopicPartition
-    #: In the order of their offsets; all with the same `attempt`.
+    #: Ordered by offset, all with the same `attempt`.
     records: Sequence[Record]
     #: The token that acknowledges, cancels or extends the lease.
     lease: str
@@ -27,62 +27,62 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who calls, and the bounds of all calls under one name at one server."""
+    """A caller, and the limits of all calls under its name at one server."""
 
     name: str
-    #: Whether its leases count as attempts.
+    #: Whether the reader's leases count as attempts.
     counts: bool
-    #: Records under its leases.
+    #: The largest number of records under leases.
     pending_max: int
-    #: Groups that it begins in all, and reads at the same time.
+    #: The largest number of groups that it begins in all, and that it reads at the same time.
     groups_max: int
-    #: Windows that it has opened and that are not done.
+    #: The largest number of unfinished windows that it has opened.
     windows_max: int
 
 
 class LeasePlace(NamedTuple):
-    """What a lease is about, to check the rights of a caller."""
+    """The topic and group of a lease, for checking a caller's rights."""
 
     topic: str
     group: str
 
 
-#: A lease by its token, and which of its offsets; None: all of them.
+#: A lease's token, and the offsets to change; None for all of them.
 LeasedOffsets = tuple[str, OffsetSet | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """What a server knows of one group in one partition."""
+    """The status of one group in one partition, as a server knows it."""
 
     topic: str
     partition: int
-    #: None: nobody has read this partition yet.
+    #: None if nobody has read this partition yet.
     group: str | None
-    #: The id of the server that hands out its records; None: not known yet.
+    #: The id of the server that hands out its records; None if not known yet.
     owner: str | None
     #: Whether this server is the owner.
     is_mine: bool
     #: Whether this server has read the partition's log to its end.
     is_replayed: bool
-    #: Records under a lease.
+    #: The number of leased records.
     pending: int
-    #: Offsets acknowledged from `base` on.
+    #: The number of acknowledged offsets from `base` on.
     acknowledged: int
-    #: The first offset that is not acknowledged; None: not known yet.
+    #: The first offset that is not acknowledged; None if not known yet.
     base: int | None
-    #: When the oldest lease ends, in milliseconds since the epoch; None: there is none.
+    #: When the oldest lease ends, in milliseconds since the epoch; None without leases.
     oldest_lease_ms: int | None
-    #: Records whose dead letters were refused, so that they are handed out again.
+    #: The number of records whose dead letters were refused, so that they are handed out again.
     refused_dead_letters: int
-    #: What keeps the server from handing out records, or a dead letter from being written; None: nothing.
+    #: The problem that keeps the server from handing out records or from writing dead letters; None without problems.
     problem: str | None
-    #: How many records of the log have been read, and how many there were; None: not known yet.
+    #: How many records of the log have been read, and how many there were; None if not known yet.
     replayed: int
     replayed_of: int | None
 
     def without_group(self) -> PartitionStatus:
-        """Return what is left for a caller who may not know of its group."""
+        """Return the status for a caller that may not know the group."""
         return replace(
             self,
             group=None,
@@ -96,16 +96,16 @@ class PartitionStatus:
 
 
 class RelayService(Protocol):
-    """One server of the relay. Its methods are called on the event loop that started it, many at a time.
+    """One server of the relay. Its methods are called concurrently on the event loop that started it.
 
-    While it starts, calls raise `NotReadyError`.
+    During the start, calls raise `NotReadyError`.
     """
 
     async def start(self) -> None:
-        """Begin; return when it takes part in serving, and raise what keeps it from that. May be cancelled."""
+        """Start; return when the server has joined, or raise the error that prevents it. May be cancelled."""
 
     async def close(self) -> None:
-        """End; calls that wait fail. May be called at any time, and twice."""
+        """End; waiting calls fail. May be called at any time, and twice."""
 
     async def read(
         self,
@@ -121,38 +121,38 @@ class RelayService(Protocol):
 
         Args:
             group: the client group.
-            records_max: at least 1.
-            wait_s: 0 returns what is there. Where it is not known yet what is there, that is found out first.
-            lease_s: how long the records are this client's.
-            topics: only records of these topics; None: of all that this server serves.
-            reader: who reads; None: without bounds.
+            records_max: the largest number of records, at least 1.
+            wait_s: how long to wait; 0 returns available records. If these are not known yet, they are determined first.
+            lease_s: how long the client holds the records.
+            topics: selects records of these topics; None selects all topics of this server.
+            reader: the reader; None for one without limits.
 
-        Cancelling the call gives up the wait. Records that were on their way are handed out again when their lease ends.
+        Cancelling the call ends the wait. Records that were being delivered are handed out again when their lease ends.
 
         Returns:
             The records, and whether every offset of a window is acknowledged. Always False for a group without an end.
 
         Raises:
             NotReadyError: no log of this server's partitions has been read yet.
-            RelayUnavailableError: it was not found out in time what is there, or a lease could not be stored.
+            RelayUnavailableError: the available records were not known in time, or a lease could not be stored.
             UnknownTopicError: this relay does not serve one of `topics`.
-            RelayLimitError: the reader holds as many records, or reads for as many groups, as it may.
-            AccessDeniedError: the reader has begun as many groups as it may.
+            RelayLimitError: the reader has reached its limit of records or of groups at the same time.
+            AccessDeniedError: the reader has reached its limit of groups in all.
         """
 
     async def acknowledge(self, leases: Sequence[LeasedOffsets]) -> None:
-        """Note that records are done; return when this is stored. Offsets outside their lease are refused.
+        """Acknowledge records; return when this is stored. Offsets outside their lease are refused.
 
         Raises:
             LeaseError: a token is invalid; nothing was written.
-            RelayError: not stored in time, or not known to be; the same call can be repeated.
+            RelayError: it is not known to be stored in time; the same call can be repeated.
         """
 
     async def cancel(self, leases: Sequence[LeasedOffsets]) -> None:
-        """Give records back, to be handed out again at once; raises as `acknowledge` does."""
+        """Give records back, to be handed out again at once; raise as `acknowledge` does."""
 
     async def extend(self, tokens: Sequence[str], lease_s: float) -> list[int]:
-        """Let leases end `lease_s` from now; return when each ends, in milliseconds since the epoch.
+        """Extend leases to `lease_s` from now; return when each ends, in milliseconds since the epoch.
 
         Raises:
             LeaseError: a token is invalid, or its lease has ended; nothing was written.
@@ -161,20 +161,20 @@ class RelayService(Protocol):
     async def open_window(
         self, plan: WindowPlan, group: str | None, reader: Reader | None = None
     ) -> str:
-        """Begin a group with exactly the offsets of a plan; return its name. Repeating the call changes nothing.
+        """Open a group with exactly the offsets of a plan; return its name. Repeating the call changes nothing.
 
         Raises:
-            RelayLimitError: `reader` has opened as many windows as it may that are not done.
+            RelayLimitError: `reader` has reached its limit of unfinished windows.
             UnknownTopicError: this relay does not serve a topic of the plan.
-            TopicRecreatedError: the plan is about a topic of before.
+            TopicRecreatedError: the plan is about a topic that was deleted and recreated.
             ConfigError: the group exists with other offsets, or the plan does not fit the topics or the relay.
         """
 
     def place_of(self, token: str) -> LeasePlace:
-        """Return what a lease is about, to check the caller's rights; raise `LeaseError` for an invalid token."""
+        """Return the topic and group of a lease, for checking rights; raise `LeaseError` for an invalid token."""
 
     def status(self) -> list[PartitionStatus]:
-        """Return what this server knows, by topic, partition and group; of ended windows only the last ones."""
+        """Return this server's status by topic, partition and group; of ended windows, only the last ones."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -186,4 +186,4 @@ class RelayService(Protocol):
 
     @property
     def ended_by(self) -> BaseException | None:
-        """The error that ended this server: nothing will be served any more. None while it runs."""
+        """The error that ended this server, which serves nothing any more; None while it runs."""

@@ -1,4 +1,4 @@
-"""What a caller may do: verbs, names of topics and groups, and limits."""
+"""The rights of a caller: verbs, names of topics and groups, and limits."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _WILDCARD: Final = "*"
 
 
 class Verb(StrEnum):
-    """What a token allows. Each also allows to see status, groups and metrics."""
+    """A right of a token. Each verb also allows the token to see status, groups and metrics."""
 
     READ = "read"
-    #: Also cancel and extend; and its reads count as attempts.
+    #: Also allows cancel and extend, and makes reads count as attempts.
     ACKNOWLEDGE = "acknowledge"
     #: Open windows.
     ADMIN = "admin"
-    #: Nothing more than to see.
+    #: See status, groups and metrics only.
     DESCRIBE = "describe"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of topics or groups: in full, or as a prefix that ends in ``*``, as in Kafka's ACLs.
+    """Names of topics or groups: full names, or prefixes that end in ``*``, as in Kafka's ACLs.
 
     Args:
-        patterns: the names; ``*`` alone is all names.
-        what: what they are names of, for errors.
+        patterns: the names; ``*`` alone matches all names.
+        what: the kind of the names, for errors.
 
     Raises:
-        ConfigError: there is none, or one cannot be a name.
+        ConfigError: there is no name, or a name is invalid.
     """
 
     patterns: frozenset[str]
@@ -46,10 +46,10 @@ class Names:
     def __post_init__(self) -> None:
         if not self.patterns:
             raise ConfigError(f"no {self.what} is named: name at least one, or '*' for all")
-        for one in self.patterns:
-            check_text(one, what=self.what, length_max=TEXT_CHARACTERS_MAX)
-            if _WILDCARD in one[:-1]:
-                raise ConfigError(f"the {self.what} {one!r} has a '*' that is not its end")
+        for pattern in self.patterns:
+            check_text(pattern, what=self.what, length_max=TEXT_CHARACTERS_MAX)
+            if _WILDCARD in pattern[:-1]:
+                raise ConfigError(f"the {self.what} {pattern!r} has a '*' that is not its end")
 
     @property
     def is_all(self) -> bool:
@@ -59,7 +59,9 @@ class Names:
     def allow(self, name: str) -> bool:
         """Return whether a name is allowed."""
         return name in self.patterns or any(
-            name.startswith(one[:-1]) for one in self.patterns if one.endswith(_WILDCARD)
+            name.startswith(pattern[:-1])
+            for pattern in self.patterns
+            if pattern.endswith(_WILDCARD)
         )
 
 
@@ -69,13 +71,13 @@ ALL_GROUPS: Final = Names(frozenset({_WILDCARD}), "group")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one caller may do."""
+    """The rights of one caller."""
 
     name: str
     verbs: frozenset[Verb]
     topics: Names
     groups: Names
-    #: None: a caller without a token, who has no limits but the server's.
+    #: None for a caller without a token, which has only the server's limits.
     limits: TokenLimits | None
 
     @property
@@ -85,7 +87,7 @@ class Access:
 
     @property
     def reader(self) -> Reader | None:
-        """What the service must know of a caller who reads; None: no limits."""
+        """The caller as a reader of the service; None without limits."""
         if self.limits is None:
             return None
         return Reader(
@@ -97,27 +99,27 @@ class Access:
         )
 
     def check(self, verb: Verb, *, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-        """Raise `AccessDeniedError` without this verb, or for a topic or group outside its own."""
+        """Raise `AccessDeniedError` for a missing verb, or for a topic or group that is not allowed."""
         if verb not in self.verbs:
             raise AccessDeniedError(f"the token {self.name!r} does not allow {verb.value!r}")
         self.check_names(self.topics, topics)
         self.check_names(self.groups, groups)
 
-    def check_names(self, allowed: Names, wanted: Iterable[str]) -> None:
+    def check_names(self, allowed: Names, names: Iterable[str]) -> None:
         """Raise `AccessDeniedError` for a name outside the allowed ones."""
-        for name in wanted:
+        for name in names:
             if not allowed.allow(name):
                 raise AccessDeniedError(
                     f"the token {self.name!r} does not allow the {allowed.what} {name!r}"
                 )
 
     def check_lease(self, lease_s: float) -> None:
-        """Raise `AccessDeniedError` for a longer lease than it allows."""
+        """Raise `AccessDeniedError` for a lease that is longer than allowed."""
         if self.limits is not None and lease_s > self.limits.lease_s_max:
             raise AccessDeniedError(
                 f"the token {self.name!r} does not allow leases of {lease_s:g} s: ask for {self.limits.lease_s_max:g} s at most"
             )
 
 
-#: Of a server without tokens.
+#: The rights of all callers of a server without tokens.
 EVERYTHING: Final = Access("anyone", frozenset(Verb), ALL_TOPICS, ALL_GROUPS, None)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_ordered_ops.core.arguments import check_count, check_timeout_s
+from kafka_ordered_ops.core.cluster.names import check_group
 from kafka_ordered_ops.core.errors import (
     ClosedError,
     ConfigError,
     LeaseError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
@@ -32,20 +32,20 @@ from kafka_ordered_ops.relay.ports import (
 )
 from kafka_ordered_ops.relay.tokens import Lease
 
-#: Records of one read.
+#: The largest number of records of one read.
 RECORDS_MAX = 100_000
 
 
 class Relay:
-    """Hands out the records of topics to clients of any number, and notes what they acknowledge.
+    """Hand out the records of topics to any number of clients, and store their acknowledgements.
 
-    Servers with the same topics share the partitions. What is leased and acknowledged is in Kafka, so that any server
-    can take an acknowledgement, and a server may be killed at any time. An async context manager; its methods are for the
+    Servers with the same topics share the partitions. Leases and acknowledgements are stored in Kafka, so any server can
+    accept an acknowledgement, and a server may be killed at any time. An async context manager; its methods are for the
     event loop that entered it.
 
     Args:
         settings: the bootstrap servers, or a mapping of client settings.
-        options: what is served, and how.
+        options: what to serve, and how.
     """
 
     def __init__(self, settings: GivenSettings, options: RelayOptions) -> None:
@@ -62,11 +62,11 @@ class Relay:
         await self.close()
 
     async def start(self) -> None:
-        """Create the topics of the log if need be, and take part in the group of the servers.
+        """Create the topics of the log if necessary, and join the group of the servers.
 
         Raises:
             UnknownTopicError: a topic does not exist.
-            BrokerError: the cluster refuses, or cannot be reached.
+            BrokerError: the cluster refuses a request, or cannot be reached.
         """
         engine = self._engine = Engine(self._settings, self._options, self.server_id)
         engine.start()
@@ -77,7 +77,7 @@ class Relay:
             raise
 
     async def close(self) -> None:
-        """Leave the group; calls that wait fail. May be called twice, and while it starts."""
+        """Leave the group; waiting calls fail. May be called twice, and during the start."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
@@ -98,11 +98,11 @@ class Relay:
         return None if self._engine is None else self._engine.ended_by
 
     def status(self) -> list[PartitionStatus]:
-        """Return what this server knows, by topic, partition and group; at most half a second old."""
+        """Return this server's status by topic, partition and group; it is about half a second old."""
         return [] if self._engine is None else self._engine.status
 
     def place_of(self, token: str) -> LeasePlace:
-        """Return what a lease is about; raise `LeaseError` for an invalid token."""
+        """Return the topic and group of a lease; raise `LeaseError` for an invalid token."""
         lease = self._lease_of(token)
         return LeasePlace(lease.tp.topic, lease.group)
 
@@ -142,7 +142,7 @@ class Relay:
         return await future
 
     async def acknowledge(self, leases: Sequence[LeasedOffsets]) -> None:
-        """Note that records are done; see `RelayService.acknowledge`."""
+        """Acknowledge records; see `RelayService.acknowledge`."""
         engine, chosen = self._open_engine(), self._chosen(leases)
         await self._call(lambda future: engine.changes.acknowledge(chosen, future))
 
@@ -152,19 +152,19 @@ class Relay:
         await self._call(lambda future: engine.changes.cancel(chosen, future))
 
     async def extend(self, tokens: Sequence[str], lease_s: float) -> list[int]:
-        """Let leases end `lease_s` from now; see `RelayService.extend`."""
+        """Extend leases to `lease_s` from now; see `RelayService.extend`."""
         check_timeout_s(lease_s, what="lease_s")
-        engine, found = self._open_engine(), [self._lease_of(token) for token in tokens]
+        engine, leases = self._open_engine(), [self._lease_of(token) for token in tokens]
         lease_ms = round(lease_s * 1_000)
         until: list[int] = await self._call(
-            lambda future: engine.changes.extend(found, lease_ms, future)
+            lambda future: engine.changes.extend(leases, lease_ms, future)
         )
         return until
 
     async def open_window(
         self, plan: WindowPlan, group: str | None = None, reader: Reader | None = None
     ) -> str:
-        """Begin a group with exactly the offsets of a plan; see `RelayService.open_window`."""
+        """Open a group with exactly the offsets of a plan; see `RelayService.open_window`."""
         name = plan.window_id if group is None else group
         check_group(name, length_max=TEXT_CHARACTERS_MAX)
         if not plan.partitions:

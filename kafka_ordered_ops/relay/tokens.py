@@ -1,4 +1,4 @@
-"""Tokens of leases: all that a server must know of a lease, signed, so that any server can act on it."""
+"""Tokens of leases: signed, with everything a server needs, so that any server can process them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from kafka_ordered_ops.core.errors import LeaseError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 
-#: Ranges of offsets in one lease: a token stays below 4 KB.
+#: Offset ranges in one lease, which keeps a token below 4 KB.
 RANGES_MAX: Final = 256
-#: A longer text is no token.
+#: Longer texts are not tokens.
 TOKEN_CHARACTERS_MAX: Final = 8_192
 
 LEASE_ID_BYTES: Final = 16
 SECRET_BYTES: Final = 32
-_VERSION: Final = 2
+#: Version of the token's body.
+_VERSION: Final = 1
 _SIGNATURE_BYTES: Final = 32
 _VARINT_BYTES_MAX: Final = 10
 
 
 class Lease(NamedTuple):
-    """Records of one partition that are a client's until a time."""
+    """Records of one partition that a client holds until a time."""
 
     tp: TopicPartition
-    #: In Kafka's text form: the offsets mean nothing in a topic that was recreated.
+    #: In Kafka's text form: the offsets are meaningless in a recreated topic.
     topic_id: str
     group: str
-    #: Random, in hexadecimal digits.
+    #: Random hexadecimal digits.
     lease_id: str
     offsets: OffsetSet
-    #: When it ends, unless it was extended.
+    #: When the lease ends, unless it was extended.
     until_ms: int
 
 
 class TokenSigner:
-    """Makes and reads tokens with the relay's secret."""
+    """Create and parse tokens with the relay's secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
@@ -71,8 +72,13 @@ class TokenSigner:
         except (binascii.Error, ValueError):
             raise _invalid(token) from None
         signature, body = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._signature(body)) or body[0] != _VERSION:
+        if not body or not hmac.compare_digest(signature, self._signature(body)):
             raise _invalid(token)
+        if body[0] != _VERSION:
+            raise LeaseError(
+                f"this lease has version {body[0]}; this server reads version {_VERSION}: a newer server of this relay made "
+                "it. Upgrade this server, or read again"
+            )
         return _parsed(body)
 
     def _signature(self, body: bytes) -> bytes:

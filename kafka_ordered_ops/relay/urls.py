@@ -1,4 +1,4 @@
-"""URLs of servers, as clients get them: what may be sent where, and what an error may show."""
+"""Check the URLs of servers before credentials are sent there, and mask them for errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kafka_ordered_ops.core.errors import ConfigError
 
 _SHOWN_LENGTH: Final = 200
 _PORT_MAX: Final = 65_535
-#: All up to the last "@" that may end a user and a password: one with a slash in it, say, is none of a URL, and a secret as well.
+#: Everything up to the last "@", which may end a user and a password: a password with a slash is invalid in a URL, but still a
+#: secret.
 _USER: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.IGNORECASE | re.DOTALL)
 
 
@@ -25,19 +26,19 @@ def check_url(url: str, *, has_token: bool, plain_http: bool) -> None:
     """Check the URL of a server.
 
     Args:
-        url: of a server.
+        url: the URL.
         has_token: whether an access token is sent there.
         plain_http: whether credentials may be sent without TLS to other machines.
 
     Raises:
-        ConfigError: it is invalid, or credentials would be sent in plain text to another machine.
+        ConfigError: the URL is invalid, or credentials would be sent in plain text to another machine.
     """
-    shown = shown_url(url)
-    invalid = f"the server {shown!r} is an invalid URL: give https://HOST:PORT"
+    safe_url = shown_url(url)
+    invalid = f"the server {safe_url!r} is an invalid URL: give https://HOST:PORT"
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
-        # Its own text may repeat the password.
+        # The error's own text may repeat the password.
         raise ConfigError(invalid) from None
     if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > _PORT_MAX:
         raise ConfigError(invalid)
@@ -45,14 +46,14 @@ def check_url(url: str, *, has_token: bool, plain_http: bool) -> None:
         raise ConfigError(invalid)
     if has_token and parts.userinfo:
         raise ConfigError(
-            f"the server {shown!r} has a user in its URL, and there is an access token: one header can have one of them alone"
+            f"the server {safe_url!r} has a user in its URL, and there is an access token: a header can hold only one of them"
         )
     has_credentials = has_token or bool(parts.userinfo)
     is_open = parts.scheme == "http" and not _is_loopback(parts.host)
     if has_credentials and is_open and not plain_http:
         what = "the access token" if has_token else "the password"
         raise ConfigError(
-            f"{what} would be sent to {shown} without encryption: use https://. Where something else encrypts the way there, "
+            f"{what} would be sent to {safe_url} without encryption: use https://. Where something else encrypts the way there, "
             "such as a service mesh, pass plain_http=True"
         )
 

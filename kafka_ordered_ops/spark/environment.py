@@ -1,4 +1,4 @@
-"""Check the environment before pyspark is imported, and what runs in this process."""
+"""Check the environment before pyspark is imported, and the session that runs in this process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kafka_ordered_ops.spec.spark_submit import pyspark_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What py4j raises where Java does not answer; looked for by name, because Connect does not have py4j.
+#: Errors that py4j raises if Java does not answer; recognized by name, because Connect does not have py4j.
 _NO_JAVA: Final = frozenset({"Py4JError", "Py4JNetworkError"})
 
-#: Connections break a moment before the process has ended.
+#: Connections break shortly before the process has ended.
 _END_WAIT_S: Final = 2.0
 
 
@@ -33,7 +33,7 @@ def check_pyspark() -> None:
 
     Raises:
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
-        ConfigError: neither of them is.
+        ConfigError: neither is installed.
     """
     full, client = _version("pyspark"), _version("pyspark-client")
     if full and client:
@@ -59,7 +59,7 @@ def _version(distribution: str) -> str | None:
 
 
 def running_session() -> SparkSession | None:
-    """Return the session that runs in this process, whichever thread has started it; None if there is none.
+    """Return the session that runs in this process, whichever thread started it; None if there is none.
 
     Raises:
         ConfigError: its Java process has ended.
@@ -69,7 +69,7 @@ def running_session() -> SparkSession | None:
         return None
     check_java()
     try:
-        # This thread's, or the one that all threads share.
+        # This thread's session, or the one that all threads share.
         session = sql.SparkSession.active()
     except sys.modules["pyspark"].errors.PySparkRuntimeError:
         return None
@@ -84,7 +84,7 @@ def has_session() -> bool:
 
 
 def check_spark(spark: object) -> None:
-    """Raise `ConfigError` unless the value is a Spark session, classic or Connect, that still runs."""
+    """Raise `ConfigError` unless the value is a running Spark session, classic or Connect."""
     if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
         raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
     check_runs(spark)
@@ -108,7 +108,7 @@ def check_java() -> None:
 
 @contextmanager
 def java_answers() -> Iterator[None]:
-    """Raise `JobFailedError` where the block fails because the Java process of this process's Spark has ended."""
+    """Raise `JobFailedError` if the block fails because the Java process of this process's Spark has ended."""
     try:
         yield
     except Exception as error:
@@ -118,10 +118,10 @@ def java_answers() -> Iterator[None]:
 
 
 def java_failure(error: BaseException) -> JobFailedError | None:
-    """Return the error that an error becomes once the Java process has ended; None for one of this package, or while it runs."""
+    """Return the error to raise instead if the Java process has ended; None while it runs, or for an error of this package."""
     if isinstance(error, KafkaOrderedOpsError):
         return None
-    # PySpark makes errors of many kinds of Java's silence.
+    # PySpark raises errors of many kinds if Java does not answer.
     is_unanswered = isinstance(error, ConnectionError) or type(error).__name__ in _NO_JAVA
     if (ended := ended_java(_END_WAIT_S if is_unanswered else 0)) is None:
         return None
@@ -132,7 +132,7 @@ def ended_java(wait_s: float = 0.0) -> str | None:
     """Return how the Java process of this process's Spark has ended; None if it runs, or another program started it.
 
     Args:
-        wait_s: how long an end that is under way may take.
+        wait_s: how long to wait for an end that may be under way.
     """
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     process: Any = getattr(getattr(context, "_gateway", None), "proc", None)
@@ -154,7 +154,7 @@ def _is_stopped(spark: object) -> bool:
 
 
 def check_frame(df: object) -> None:
-    """Raise `ConfigError` unless the value is a Spark DataFrame; without its content, which is data."""
+    """Raise `ConfigError` unless the value is a Spark DataFrame; the error does not show its content."""
     with java_answers():
         is_frame = not isinstance(df, type) and all(
             hasattr(df, name) for name in ("sparkSession", "dtypes", "drop")

@@ -1,4 +1,4 @@
-"""Find the error of this package in Spark's report of a failed task, and name the connector's errors."""
+"""Find the error of this package in Spark's report of a failed task, and translate the connector's errors."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.spark.environment import java_failure
 from kafka_ordered_ops.spark.worker_python import wrong_python
 
-#: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
-#: message ends where Spark or the JVM appends its own text. In the plan of a query, as Spark prints it within many
-#: errors, the connector's engine has such an error too, which nobody has raised: as the beginning of a `concat`.
+#: An error of this package as Python prints it at the end of a traceback; Spark passes on only this text. The message
+#: ends where Spark or the JVM appends its own text. Many of Spark's errors print the query plan, in which the engine
+#: connector has such a text at the beginning of a `concat`, without any raised error.
 _NAMED: Final = re.compile(
     rf"(?<!concat\(\n)^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
     re.MULTILINE | re.DOTALL,
 )
 
-#: Reading by the connector. It also writes, but a job's writes are the job's errors.
+#: Classes with which the connector reads. It also writes, but errors of a job's own writes are the job's.
 _CONNECTOR: Final = re.compile(
     r"\bsql\.kafka010\.(Kafka(SourceRDD|Relation|Batch|Offset|Exceptions|IllegalState|RecordTo)|consumer\.|"
     r"ConsumerStrategy)"
 )
 
-#: One exception of a chain, as Java prints it; the last one of the chain is the cause of all.
+#: One exception of a chain, as Java prints it; the last one is the root cause.
 _JAVA: Final = re.compile(
     r"^(?:: |Caused by: |\()?(?:[\w$]+\.)+([\w$]+(?:Exception|Error))(?:\)|:|$)[ \t]*(.*)$",
     re.MULTILINE,
 )
 
-#: The offset that the connector was about to read.
+#: The offsets that the connector was reading.
 _OFFSETS: Final = re.compile(r"offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """The named error for an exception of the JVM; the message has `{where}` and `{said}`."""
+    """The error of this package for an exception of the JVM; the message has `{where}` and `{said}`."""
 
     kind: type[KafkaOrderedOpsError]
     message: str
-    #: Words that the exception's message must have, if its class alone does not decide.
+    #: Words that the exception's message must contain, if its class is not enough.
     words: str = ""
 
 
@@ -89,10 +89,10 @@ _CORRUPT: Final = _Meaning(
     "with on_data_loss='warn' and engine 'python'",
 )
 _BAD_SETTING: Final = _Meaning(
-    ConfigError, "Java's Kafka client does not take the settings: {said}"
+    ConfigError, "Java's Kafka client does not accept the settings: {said}"
 )
 
-#: By the name of the exception's class, without its package; the first whose words fit.
+#: By the simple name of the exception's class; the first one whose words match applies.
 _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
     "OffsetOutOfRangeException": (
         _Meaning(
@@ -157,16 +157,16 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
 
 
 def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
-    """Return the error of this package that made a Spark job fail, if one did.
+    """Return the error of this package that made a Spark job fail; None if there is none.
 
     A task's error reaches the driver as text inside an error of Spark. The result has the type (and so `retriable`)
-    and the message; the facts stayed in the task. For the Kafka connector, the deepest known exception decides.
+    and the message, but not the facts. For the Kafka connector, the deepest known exception decides.
     """
     if (failed := java_failure(error)) is not None:
         return failed
     text = str(error)
-    found = _NAMED.findall(text)
-    for name, message in reversed(found):
+    matches = _NAMED.findall(text)
+    for name, message in reversed(matches):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, KafkaOrderedOpsError):
             return kind(message.strip())
@@ -185,8 +185,8 @@ def _named_by_java(text: str) -> KafkaOrderedOpsError | None:
 
 
 def _where(text: str) -> str:
-    found = _OFFSETS.search(text)
-    if found is None:
+    match = _OFFSETS.search(text)
+    if match is None:
         return ""
-    start, end, topic, partition = found.groups()
+    start, end, topic, partition = match.groups()
     return f" of {topic}[{partition}] from offset {start} to {end}"

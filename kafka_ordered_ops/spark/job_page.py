@@ -1,4 +1,4 @@
-"""The address of a Spark job's page, for the links of hosts."""
+"""The URL of a Spark job's page, for links in hosts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 
 def job_page(spark: Any) -> str | None:
-    """Return the address of a session's page in a browser; None where it has none.
+    """Return the URL of a session's page; None if it has none.
 
-    The history server's page stays after the job; the others are there while the session runs. A session of
-    Spark Connect shows nothing of itself, and no page is a reason to fail.
+    The history server's page stays after the job; the others exist while the session runs. A session of Spark Connect
+    has no page. A failure to find a page is never raised.
     """
     try:
         context = spark.sparkContext
         conf, application = context.getConf(), str(context.applicationId)
         history = str(conf.get("spark.yarn.historyServer.address") or "")
         proxy = str(conf.get("spark.ui.reverseProxyUrl") or "")
-        # A variable of Hadoop's configuration, which only YARN puts in.
+        # It contains a variable of Hadoop's configuration, which only YARN substitutes.
         if history and "${" not in history:
             base = history if "://" in history else f"http://{history}"
             return f"{base.rstrip('/')}/history/{application}/"

@@ -1,4 +1,4 @@
-"""A session in this process for one job, which others may end."""
+"""A session in this process for one job, which can be stopped from outside."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kafka_ordered_ops.spark.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Time between two checks whether the job must end.
+#: The interval between two checks of `stopped`.
 _LOOK_S: Final = 0.2
 
-#: A session that does not end in this time is left to the end of the process.
+#: A session that does not stop within this time ends with the process.
 _END_WAIT_S: Final = 30.0
 
 
@@ -44,15 +44,15 @@ def job_session(
         app_name: shown in Spark's log.
         conf: Spark's settings.
         stopped: called several times a second in a thread; the work ends when it returns True.
-        java_home: the Java to run on; None: ``JAVA_HOME``, or ``java`` from the path.
-        tasks: called by that thread with the finished tasks of the running stages, and with all of them.
+        java_home: the Java to run on; None uses ``JAVA_HOME``, or ``java`` from the path.
+        tasks: called by that thread with the number of finished tasks and of all tasks in the running stages.
 
     Raises:
         ConfigError, EnvironmentConflictError: as `local_session` does.
     """
     check_pyspark()
     is_ours = not has_session()
-    # A host that logs all there is would get a line for each of Spark's calls back into Python.
+    # A host that logs everything would log a line for each of Spark's calls back into Python.
     if (gateway := logging.getLogger("py4j")).level == logging.NOTSET:
         gateway.setLevel(logging.WARNING)
     with _interrupts_held() as interrupts:
@@ -60,13 +60,13 @@ def job_session(
     over = threading.Event()
 
     def watch() -> None:
-        # Each thread has its own connection to Java: the job's thread waits for an answer on another one.
+        # Each thread has its own connection to Java: the job's thread waits for an answer on its own one.
         while not over.wait(_LOOK_S):
             if stopped():
                 if is_ours:
                     spark.stop()
                     return
-                # Again and again: the job may begin another piece of work after the one that was ended.
+                # Repeated: the job may start more work after a cancelled one.
                 spark.sparkContext.cancelAllJobs()
             elif tasks is not None:
                 _report_tasks(spark, tasks)
@@ -87,18 +87,18 @@ def job_session(
 
 def _report_tasks(spark: SparkSession, tasks: Callable[[int, int], None]) -> None:
     tracker = spark.sparkContext.statusTracker()
-    found = map(tracker.getStageInfo, tracker.getActiveStageIds())
-    stages = [stage for stage in found if stage is not None]
+    infos = map(tracker.getStageInfo, tracker.getActiveStageIds())
+    stages = [stage for stage in infos if stage is not None]
     if total := sum(stage.numTasks for stage in stages):
         tasks(sum(stage.numCompletedTasks for stage in stages), total)
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[list[int]]:
-    """Collect Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
+    """Collect Ctrl-C while Spark starts: an interrupted pyspark leaves its Java process running forever.
 
-    Afterwards Ctrl-C raises again, as usual in Python. The handler that pyspark installs calls Java on the very
-    connection that the interrupted call waits on. A host's own handler is not replaced.
+    Afterwards Ctrl-C raises again, as usual in Python: pyspark's own handler would call Java on the very connection
+    that the interrupted call waits on. A host's own handler is not replaced.
     """
     caught: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()

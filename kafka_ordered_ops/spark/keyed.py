@@ -1,7 +1,7 @@
 """Process records key by key: each key's records together and in order, however many there are.
 
-Spark's own grouped ``applyInArrow`` holds a whole group in memory, and costs each group a call. Here a task gets the
-records of all its keys as one stream, sorted by key and then by time, and cuts it where the key changes.
+Spark's own grouped ``applyInArrow`` holds a whole group in memory, and makes a call for each group. Here a task gets the
+records of all its keys as one stream, sorted by key and then by time, and splits it where the key changes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: A key, and its records in order: batches with all columns, to be taken before the next key is.
+#: A key, and its records in order: batches with all columns, to be consumed before the next key.
 KeyGroup = tuple[Any, Iterator[pa.RecordBatch]]
 
-#: The function that `map_by_key` calls once in each task.
+#: The user's function, which `map_by_key` calls once in each task.
 KeyFunction = Callable[[Iterator[KeyGroup]], Iterable[pa.RecordBatch]]
 
-#: Equal keys of these types have equal bytes. Others (floating point, collated text) do not.
+#: Types whose equal keys have equal bytes, unlike floating point or collated text.
 _KEY_TYPES: Final = frozenset(
     {"bigint", "binary", "boolean", "date", "int", "smallint", "string", "timestamp", "tinyint"}
 )
 
-#: A function that yields a row for each key makes small batches, and each batch is one transfer to the JVM.
+#: A function that yields a row per key produces small batches, and each batch is one transfer to the JVM.
 _OUTPUT_ROWS: Final = 10_000
 _OUTPUT_BYTES: Final = 4 * 1024**2
 
@@ -52,27 +52,26 @@ def map_by_key(
     All records of a key go to one task, sorted by (key, timestamp, topic, partition, offset). The function is called
     once in each task with an iterator of groups, ``(key, batches)``. The key is a Python value, None for records
     without one. The batches are the key's records as Arrow batches with all columns of `df`. No key is held as a
-    whole. As with ``itertools.groupby``, taking the next group ends the previous one, whose rest is skipped. Keys
-    have no particular order. The function's batches form one DataFrame, in no
-    order.
+    whole. As with ``itertools.groupby``, taking the next group ends the previous one, whose rest is skipped. Keys have
+    no particular order. The function's batches form one unordered DataFrame.
 
     The function is pickled for the executors, with the objects that it refers to.
 
     Args:
-        df: records with the columns of `read_window` that make the order, and the key. Kafka is read once.
-        function: ``function(groups)``, yielding Arrow batches of `schema`; rarely called without groups.
+        df: records with the columns of `read_window` that determine the order, and the key. Kafka is read once.
+        function: ``function(groups)``, yielding Arrow batches of `schema`; it may be called without groups.
         schema: the columns of the result, as a type or as DDL.
         key: the column; binary, text, whole numbers, dates, times or booleans.
-        partitions: how many tasks; Spark's ``spark.sql.shuffle.partitions`` when left out, which Spark makes
-            fewer where they would be small.
+        partitions: the number of tasks; by default Spark's ``spark.sql.shuffle.partitions``, which Spark reduces if
+            they would be small.
 
     Raises:
-        ConfigError: `df` lacks a column, or the key has a type that cannot be grouped by.
+        ConfigError: `df` lacks a column, or the key's type does not support grouping.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
 
-    When the result is computed, an error of the function reaches the driver as `JobFailedError` (by
-    `kafka_ordered_ops.spark.failures.named_error`) that names the place of the first record of the key that it
-    was at, and not the key.
+    When the result is computed, an error of the function reaches the driver as a `JobFailedError` (by
+    `kafka_ordered_ops.spark.failures.named_error`). It names the position of the current key's first record, but not
+    the key.
     """
     check_pyspark()
     types = dict(df.dtypes)
@@ -110,11 +109,11 @@ class _ByKey:
 
 
 class _Key:
-    """One key. Compared by identity: whether a record is of another one is known where it is made."""
+    """One key. Compared by identity: a new object is only created where the key changes."""
 
     def __init__(self, value: Any, first: pa.RecordBatch) -> None:
         self.value = value
-        #: For people: where the key's first record is.
+        #: The position of the key's first record, for people.
         self.place = "{topic}[{partition}] offset {offset}".format(
             **first.slice(0, 1).to_pylist()[0]
         )
@@ -122,14 +121,14 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring records of one key in one batch."""
+    """Consecutive records of one key in one batch."""
 
     key: _Key
     records: pa.RecordBatch
 
 
 class _Groups:
-    """The groups of a task's records; knows how far the function has got."""
+    """The groups of a task's records, with the function's progress."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], key: str) -> None:
         self._batches = batches
@@ -138,7 +137,7 @@ class _Groups:
 
     @property
     def place(self) -> str:
-        """The place of the key that was returned last, for messages."""
+        """The position of the last returned key, for messages."""
         if self._current is None:
             return "before its first key"
         return f"at the key whose first record is {self._current.place}"
@@ -163,13 +162,13 @@ class _Groups:
 
 
 def _starts(column: Any) -> list[int]:
-    """Return the rows at which another key begins, the first one among them; null is a key like others."""
+    """Return the rows at which a new key begins, including the first row; null is a key like others."""
     numbers = column.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches that are alike."""
+    """Join small batches with the same schema."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Credentials of a window's output for Spark's own file system of S3, for the output's bucket alone."""
+"""Pass the credentials of a window's output to Spark's own S3 file system, for the output's bucket alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_ordered_ops.output.address import address_of, is_in_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The names of storage options, by what Hadoop calls the same. `obstore` takes each with and without ``aws_``.
+#: Hadoop's names for storage options. `obstore` accepts each option with and without ``aws_``.
 _KEYS: Final = {
     "access_key_id": "access.key",
     "secret_access_key": "secret.key",
@@ -27,8 +27,8 @@ _KEYS: Final = {
 }
 _TRUE: Final = ("true", "1", "yes", "on")
 
-#: What belongs together, by the setting with which a session has all of it; and the variables from which Spark itself
-#: sets that one. Options that a user gives go before those.
+#: Settings that belong together, by the setting that shows that a session has its own; and the variables from which
+#: Spark itself sets that one. The user's options take precedence over these variables.
 _TOGETHER: Final = {
     "access.key": (("access.key", "secret.key", "session.token"), ("AWS_ACCESS_KEY_ID",)),
     "endpoint": (
@@ -38,7 +38,7 @@ _TOGETHER: Final = {
     "endpoint.region": (("endpoint.region",), ()),
 }
 
-#: What was lent last for each bucket. Java keeps a bucket's file system, with its keys, for as long as the process lives.
+#: The settings that each bucket was lent last. Java caches a bucket's file system, with its keys, until the process ends.
 _lent: Final[dict[str, Mapping[str, str]]] = {}
 _lock: Final = threading.Lock()
 
@@ -48,9 +48,9 @@ def lend_credentials(
 ) -> None:
     """Give a session the storage options of an output in S3, except for what the session configures itself.
 
-    They are set in the memory of Spark's driver, and reach executors with each job. They are in no setting of the
-    session, so neither Spark's web page nor its event log shows them. A session of Spark Connect keeps its
-    server's.
+    They are set in the memory of Spark's driver, and sent to executors with each job. They are not among the settings of
+    the session, so neither Spark's web page nor its event log shows them. A session of Spark Connect keeps those of its
+    server.
     """
     if not storage_options or not is_in_store(root) or not hasattr(spark, "_jsc"):
         return
@@ -74,14 +74,14 @@ def _lend(spark: SparkSession, bucket: str, settings: Mapping[str, str]) -> None
                 hadoop.set(f"{prefix}{name}", settings[name])
                 lent[name] = settings[name]
             elif name == "session.token":
-                # Unset, the one of the process's variables would be sent with this key.
+                # If it were unset, the token from the environment would be sent with this key.
                 hadoop.set(f"{prefix}{name}", "")
             else:
                 hadoop.unset(f"{prefix}{name}")
     before = _lent.get(bucket)
     if before is not None and before != lent:
         if context.statusTracker().getActiveJobsIds():
-            # They use it. The next call drops it.
+            # Running jobs use the cached file system. The next call drops it.
             return
         _forget(context, hadoop, bucket)
     _lent[bucket] = lent
@@ -92,8 +92,8 @@ def _has_own(hadoop: Any, bucket: str, name: str, variables: tuple[str, ...]) ->
         return False
     if hadoop.get(f"fs.s3a.bucket.{bucket}.{name}"):
         return True
-    found = hadoop.get(f"fs.s3a.{name}")
-    return bool(found) and found not in map(os.environ.get, variables)
+    value = hadoop.get(f"fs.s3a.{name}")
+    return bool(value) and value not in map(os.environ.get, variables)
 
 
 def _mark(bucket: str, name: str) -> str:
@@ -101,33 +101,35 @@ def _mark(bucket: str, name: str) -> str:
 
 
 def _forget(context: Any, hadoop: Any, bucket: str) -> None:
-    """Close Java's file system of a bucket, which has the keys of before; the next use opens another one."""
+    """Close Java's file system of a bucket, which has the previous keys; the next use opens a new one."""
     java = context._jvm
     java.org.apache.hadoop.fs.FileSystem.get(java.java.net.URI(f"s3a://{bucket}/"), hadoop).close()
 
 
 @contextmanager
 def _silent_py4j() -> Iterator[None]:
-    """Keep calls into Java, with their arguments, out of a log that shows all there is."""
+    """Keep calls into Java, with their arguments, out of a log at level DEBUG."""
     loggers = [logging.getLogger(name) for name in ("py4j.java_gateway", "py4j.clientserver")]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.WARNING)
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.setLevel(level)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, str]:
-    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
-    if (provider := given.get("credential_provider")) is not None:
-        # Those of now: a job that lasts longer than them needs a provider of Hadoop's own.
-        given |= provider()
-    found = {_KEYS[name]: str(value) for name, value in given.items() if name in _KEYS and value}
-    if endpoint := found.get("endpoint"):
-        is_virtual = str(given.get("virtual_hosted_style_request", "")).lower() in _TRUE
-        found["path.style.access"] = str(not is_virtual).lower()
-        found["connection.ssl.enabled"] = str(not endpoint.startswith("http://")).lower()
-    return found
+    values = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    if (provider := values.get("credential_provider")) is not None:
+        # The current credentials: a job that runs longer than they are valid needs a provider of Hadoop's own.
+        values |= provider()
+    settings = {
+        _KEYS[name]: str(value) for name, value in values.items() if name in _KEYS and value
+    }
+    if endpoint := settings.get("endpoint"):
+        is_virtual = str(values.get("virtual_hosted_style_request", "")).lower() in _TRUE
+        settings["path.style.access"] = str(not is_virtual).lower()
+        settings["connection.ssl.enabled"] = str(not endpoint.startswith("http://")).lower()
+    return settings

@@ -24,7 +24,7 @@ _CONF: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # Whatever the machine's defaults are for jobs: the driver of a session is this process.
+    # Regardless of the machine's defaults for jobs: the driver of a session is this process.
     MODE_KEY: DeployMode.CLIENT.value,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -39,17 +39,17 @@ def local_session(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or return the session that runs here, with `conf` alone added to its settings.
+    """Start Spark in this process, or return the running session, with only `conf` added to its settings.
 
-    A new one has no web page, no port except on 127.0.0.1, and only errors in the log. Times are UTC and are written to
-    Parquet as microseconds. Tasks run on this Python.
+    A new session has no web page, no port except on 127.0.0.1, and only errors in the log. Times are UTC and are
+    written to Parquet as microseconds. Tasks run on this Python.
 
     Args:
         app_name: shown in Spark's log.
-        cores: tasks at a time; all cores of the machine when None.
+        cores: the number of tasks at a time; None uses all cores of the machine.
         memory: the JVM's heap, such as ``"1g"``, in addition to the Python workers' memory.
-        java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
-        conf: more Spark settings, such as ``spark.jars``; they override the settings made here.
+        java_home: the Java to run on; None uses ``JAVA_HOME``, or ``java`` from the path.
+        conf: more Spark settings, such as ``spark.jars``; they override this function's settings.
 
     Raises:
         ConfigError: pyspark is not installed; there is no Java; `cores` is not positive; or `conf` or the
@@ -87,7 +87,7 @@ def local_session(
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables while Spark starts: Spark reads them then and passes them to its JVM."""
+    """Set environment variables while Spark starts, which reads them and passes them to its JVM."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Explain Spark's errors about Python workers that cannot run this package's code."""
+"""Explain Spark's errors about Python workers that cannot run this package."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 
-#: Spark's own words.
+#: Spark's own message.
 _OTHER_VERSION: Final = re.compile(
     r"Python in worker has different version: (\S+?),? than that in driver:? (\d[\d.]*\d)"
 )
 _NO_PROGRAM: Final = re.compile(
     r'Cannot run program "([^"]*python[^"]*)"[^\n]*?error=\d+, ([^\n]+)'
 )
-#: A module that this package cannot do without, missing in a process that is not this one.
+#: A module that this package needs, missing in another process.
 _NO_MODULE: Final = re.compile(
-    r"ModuleNotFoundError: No module named '((?:kafka_ordered_ops|confluent_kafka|pyarrow|numpy|sortedcontainers|zstandard)"
+    r"ModuleNotFoundError: No module named '((?:kafka_ordered_ops|confluent_kafka|msgspec|pyarrow|numpy|sortedcontainers|zstandard)"
     r"[\w.]*)'"
 )
 _NO_PACKAGE: Final = re.compile(
@@ -36,19 +36,19 @@ _SETTING: Final = (
 
 
 def wrong_python(text: str) -> ConfigError | None:
-    """Return the error that Spark's text means, if it is about the workers' Python; None for any other text."""
-    if found := _OTHER_VERSION.search(text):
-        worker, driver = found.groups()
+    """Return the error for a text of Spark about the workers' Python; None for any other text."""
+    if match := _OTHER_VERSION.search(text):
+        worker, driver = match.groups()
         why = f"the workers' Python is version {worker}, but the driver's is {driver}"
-    elif found := _NO_PROGRAM.search(text):
-        program, said = found.groups()
+    elif match := _NO_PROGRAM.search(text):
+        program, said = match.groups()
         why = f"the workers' Python {program} cannot be started: {said.strip()}"
-    elif found := _NO_MODULE.search(text):
-        why = f"the workers' Python{_version(text)} has no module {found[1]}"
-    elif found := _NO_PACKAGE.search(text):
-        why = f"the workers' Python{_version(text)} has no usable {found[1]}: {found[2].strip()}"
-    elif found := _DEAD.search(text):
-        why = f"the workers' Python cannot run Spark's worker: {found[1].strip().splitlines()[-1]}"
+    elif match := _NO_MODULE.search(text):
+        why = f"the workers' Python{_version(text)} has no module {match[1]}"
+    elif match := _NO_PACKAGE.search(text):
+        why = f"the workers' Python{_version(text)} has no usable {match[1]}: {match[2].strip()}"
+    elif match := _DEAD.search(text):
+        why = f"the workers' Python cannot run Spark's worker: {match[1].strip().splitlines()[-1]}"
     else:
         return None
     return ConfigError(
@@ -57,8 +57,8 @@ def wrong_python(text: str) -> ConfigError | None:
 
 
 def _version(text: str) -> str:
-    found = _LIBRARY.findall(text)
-    return f" {found[-1]}" if found else ""
+    versions = _LIBRARY.findall(text)
+    return f" {versions[-1]}" if versions else ""
 
 
 def _driver() -> str:
@@ -66,7 +66,7 @@ def _driver() -> str:
 
 
 def _workers() -> str:
-    """Return the Python program of Spark's workers, from modules that are loaded already."""
+    """Return the Python program of Spark's workers, without importing pyspark."""
     pyspark: Any = sys.modules.get("pyspark")
     context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
     program = getattr(context, "pythonExec", None)

@@ -1,8 +1,8 @@
-"""Where Spark's driver runs, and all the places where that can be set.
+"""Where Spark's driver runs, and all the places where this can be set.
 
-spark-submit takes the first of: its option, ``--conf`` and its file of settings, ``spark-defaults.conf``, and the
-variable ``DEPLOY_MODE``. This package always sets the option, so any other place would be ignored silently. Cluster
-mode in another place is refused instead.
+spark-submit uses the first of: its option, ``--conf`` and its file of settings, ``spark-defaults.conf``, and the
+variable ``DEPLOY_MODE``. This package always sets the option, so spark-submit would silently ignore all other places.
+Cluster mode in another place is refused instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kafka_ordered_ops.core.errors import ConfigError
 MODE_KEY: Final = "spark.submit.deployMode"
 MASTER_KEY: Final = "spark.master"
 
-#: Options and system properties in a variable.
+#: An option or a system property in a variable.
 _ARGUMENTS: Final = re.compile(
     rf"--deploy-mode[\s=]+['\"]?(\w+)|{re.escape(MODE_KEY)}\s*=\s*['\"]?(\w+)"
 )
-#: Variables that Spark's own programs take such arguments from.
+#: Variables from which Spark's own programs take these arguments.
 _VARIABLES: Final = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
 
 #: A line of Java's properties: key and value are separated by a space, ``=`` or ``:``.
@@ -31,12 +31,12 @@ _PROPERTY: Final = re.compile(
     rf"^[ \t]*{re.escape(MODE_KEY)}[ \t]*[ \t=:][ \t]*(\S+)[ \t]*$", re.MULTILINE
 )
 
-#: Masters of Spark 1, which named the mode too.
+#: Masters of Spark 1, which included the mode.
 _OLD_MASTERS: Final = {"yarn-client": "CLIENT", "yarn-cluster": "CLUSTER"}
 
 
 class DeployMode(StrEnum):
-    """Where the driver runs: on this machine, below spark-submit; or somewhere in the cluster."""
+    """Where the driver runs: on this machine, as a child of spark-submit, or in the cluster."""
 
     CLIENT = "client"
     CLUSTER = "cluster"
@@ -46,7 +46,7 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
     """Check the deploy mode and the master that a caller passes.
 
     Raises:
-        ConfigError: `conf` names another mode than `mode`, or the master has no such mode.
+        ConfigError: `conf` has another mode than `mode`, or the master does not support the mode.
     """
     master = master or conf.get(MASTER_KEY) or ""
     if master in _OLD_MASTERS:
@@ -54,8 +54,8 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
             f"master {master!r} is not a master since Spark 2: use master='yarn' and "
             f"deploy_mode={_OLD_MASTERS[master].lower()!r}"
         )
-    found = str(conf.get(MODE_KEY, mode or DeployMode.CLIENT)).strip().lower()
-    if found != (mode or DeployMode.CLIENT):
+    effective = str(conf.get(MODE_KEY, mode or DeployMode.CLIENT)).strip().lower()
+    if effective != (mode or DeployMode.CLIENT):
         raise ConfigError(
             f"{MODE_KEY}={conf[MODE_KEY]} in the settings has no effect, because spark-submit runs with --deploy-mode "
             f"{mode or DeployMode.CLIENT}. {_WHAT_TO_DO}"
@@ -73,14 +73,14 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
 
 
 def check_surroundings(variables: Mapping[str, str], home: str | os.PathLike[str]) -> None:
-    """Check that neither Spark's defaults nor variables ask for cluster mode; for a caller that names no mode.
+    """Check that neither Spark's defaults nor variables ask for cluster mode, for a caller that does not set the mode.
 
     Args:
         variables: the environment of spark-submit.
         home: Spark's folder.
 
     Raises:
-        ConfigError: one of them does, and spark-submit would run in client mode all the same.
+        ConfigError: one of them does, but spark-submit would run in client mode.
     """
     for where, mode in _set_elsewhere(variables, Path(home)):
         if mode.strip().lower() == DeployMode.CLUSTER:
@@ -96,9 +96,9 @@ def check_in_process(conf: Mapping[str, object], variables: Mapping[str, str]) -
     Raises:
         ConfigError: they ask for a driver in the cluster.
     """
-    asked = [(f"the setting {MODE_KEY}", str(conf.get(MODE_KEY, "")))]
-    asked += _in_variables(variables)
-    for where, mode in asked:
+    settings = [(f"the setting {MODE_KEY}", str(conf.get(MODE_KEY, "")))]
+    settings += _in_variables(variables)
+    for where, mode in settings:
         if mode.strip().lower() == DeployMode.CLUSTER:
             raise ConfigError(
                 f"{where} asks for deploy mode 'cluster', but this Spark session runs in this process, with its driver. "
@@ -114,19 +114,19 @@ def _set_elsewhere(variables: Mapping[str, str], home: Path) -> Iterator[tuple[s
     try:
         text = defaults.read_text("utf-8", errors="replace")
     except OSError:
-        # Spark finds none either, or reports it itself.
+        # Spark does not find the file either, or reports the error itself.
         return
     for mode in _PROPERTY.findall(text)[-1:]:
         yield f"{defaults}", mode
 
 
 def _in_variables(variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the last mode that each of the variables names."""
-    found = []
+    """Return the last mode in each of the variables."""
+    modes = []
     for name in _VARIABLES:
         for option, setting in _ARGUMENTS.findall(variables.get(name, ""))[-1:]:
-            found.append((f"the variable {name}", option or setting))
-    return found
+            modes.append((f"the variable {name}", option or setting))
+    return modes
 
 
 _WHAT_TO_DO: Final = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """Who reads Kafka."""
+    """The engine that reads Kafka."""
 
     #: The executors, in Python, with this package's own data source.
     PYTHON = "python"
@@ -23,10 +23,10 @@ class Engine(StrEnum):
 
     @classmethod
     def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
-        """Return the engine of this name; replaced if it cannot read from where the settings lead.
+        """Return the engine of this name, or `LOCAL` for a Kafka in memory.
 
         Raises:
-            ConfigError: an unknown engine, or one that cannot reach a Kafka in memory.
+            ConfigError: an unknown engine, or an engine that cannot reach a Kafka in memory.
         """
         try:
             engine = cls(name)
@@ -40,7 +40,7 @@ class Engine(StrEnum):
                 f"engine 'connector' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
                 "memory. Leave the engine out, or give the address of real brokers"
             )
-        # Executors are other processes: they cannot see this one's memory.
+        # Executors are other processes, and cannot see the memory of this one.
         return cls.LOCAL
 
 

@@ -1,4 +1,4 @@
-"""How spark-submit is run: which program, with which options, and for how long."""
+"""How spark-submit runs: the program, its options, and its time limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import as_names, as_paths, check_choice, path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.masked import masked, shown_fields
 from kafka_ordered_ops.spec.deploy_mode import DeployMode, check_mode, check_surroundings
+from kafka_ordered_ops.spec.spark_conf import check_setting_names
 
 #: A job that runs for a day is stuck, or has windows that are better split.
 TIMEOUT_S: Final = 24 * 3600.0
@@ -22,41 +24,41 @@ TIMEOUT_S: Final = 24 * 3600.0
 GRACE_S: Final = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SparkSubmit:
-    """How spark-submit is run.
+    """How spark-submit runs.
 
     Args:
-        master: as for spark-submit: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None: from
-            Spark's own configuration.
-        deploy_mode: where the driver runs. A standalone master runs Python in client mode only. None: client
-            mode; refused if Spark's defaults or the environment ask for cluster mode.
-        conf: Spark's settings. They travel in a file that nobody else can read, never in the command line.
+        master: as for spark-submit: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None means Spark's own
+            configuration.
+        deploy_mode: where the driver runs. A standalone master runs Python in client mode only. None means client
+            mode, and is refused if Spark's defaults or the environment ask for cluster mode.
+        conf: Spark settings. They are passed in a file that only this user can read, never on the command line.
         py_files: modules and zip archives for driver and executors.
         files: files for the executors' working folders.
-        archives: archives to be unpacked there, as ``env.tar.gz#environment``.
+        archives: archives to unpack there, as ``env.tar.gz#environment``.
         jars: class path for driver and executors.
-        packages: Maven coordinates; better given as jars, since a job should resolve nothing.
+        packages: Maven coordinates; prefer `jars`, since a job should not resolve dependencies.
         environment: more environment variables for spark-submit and the driver. Executors do not get them.
-        program: the spark-submit to run; otherwise that of ``SPARK_HOME``, or of the installed pyspark.
-        java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
-        timeout_s: how long a run may take, start to end.
-        grace_s: how long Spark may take to end by itself before it is killed.
+        program: the spark-submit to run; by default that of ``SPARK_HOME``, or of the installed pyspark.
+        java_home: the Java to run on; by default ``JAVA_HOME``, or ``java`` from the path.
+        timeout_s: how long a run may take.
+        grace_s: how long Spark may take to exit before it is killed.
 
     Raises:
-        ConfigError: a time that is not positive; an invalid Spark setting; cluster mode
-            without a cluster; or settings that name another deploy mode.
+        ConfigError: a time that is not positive; an invalid Spark setting; cluster mode without a cluster; or settings
+            with another deploy mode.
     """
 
     master: str | None = None
     deploy_mode: DeployMode | str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    conf: Mapping[str, str] = field(default_factory=dict)
     py_files: Sequence[str | os.PathLike[str]] = ()
     files: Sequence[str | os.PathLike[str]] = ()
     archives: Sequence[str | os.PathLike[str]] = ()
     jars: Sequence[str | os.PathLike[str]] = ()
     packages: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict)
     program: str | os.PathLike[str] | None = None
     java_home: str | os.PathLike[str] | None = None
     timeout_s: float = TIMEOUT_S
@@ -67,7 +69,7 @@ class SparkSubmit:
             chosen = check_choice(self.deploy_mode, DeployMode, what="deploy_mode")
             object.__setattr__(self, "deploy_mode", chosen)
         for name in ("py_files", "files", "archives", "jars"):
-            # One text is a list of one, not of its letters.
+            # A single string is a list of one path, not of its letters.
             object.__setattr__(self, name, as_paths(getattr(self, name), what=name))
         object.__setattr__(self, "packages", as_names(self.packages, what="packages"))
         for name in ("program", "java_home"):
@@ -75,12 +77,12 @@ class SparkSubmit:
             if value is not None and (not text or "\0" in text):
                 raise ConfigError(f"{name} is {shown(value)}: give a path")
         for name in ("timeout_s", "grace_s"):
-            # One that is not a number (nan) would never be over.
+            # A time limit of NaN would never pass.
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
                 raise ConfigError(f"{name} is {shown(value)}: give seconds")
         for name in ("conf", "environment"):
-            # Without the value: it may hold a secret.
+            # The message omits the value, which may contain a secret.
             if not isinstance(value := getattr(self, name), Mapping):
                 raise ConfigError(f"{name} is a {type(value).__name__}: give a mapping of texts")
         _check_variables(self.environment)
@@ -88,21 +90,24 @@ class SparkSubmit:
             raise ConfigError(
                 f"timeout_s={self.timeout_s} must be positive, grace_s={self.grace_s} not negative"
             )
-        keys: list[object] = list(self.conf)
-        for key in keys:
-            if not isinstance(key, str) or not key.startswith("spark."):
-                raise ConfigError(
-                    f"{key!r} is not a Spark setting: their names begin with 'spark.'"
-                )
+        check_setting_names(self.conf)
         mode = None if self.deploy_mode is None else DeployMode(self.deploy_mode)
         check_mode(mode, self.master, self.conf)
 
+    def __repr__(self) -> str:
+        changed = {
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if getattr(self, option.name) != option.default
+        }
+        return shown_fields(self, **{name: masked(value) for name, value in changed.items()})
+
     @property
     def command(self) -> str:
-        """The spark-submit that is run.
+        """The path of the spark-submit to run.
 
         Raises:
-            ConfigError: there is none; or no deploy mode is given, and its surroundings ask for cluster mode.
+            ConfigError: there is none; or no deploy mode is set, and its surroundings ask for cluster mode.
         """
         if self.program is not None:
             path = Path(self.program)
@@ -125,7 +130,7 @@ class SparkSubmit:
         return str(path)
 
     def options(self) -> list[str]:
-        """Return the options of spark-submit that are no settings."""
+        """Return the options of spark-submit, without Spark settings."""
         lists = {
             "--py-files": self.py_files,
             "--files": self.files,
@@ -137,7 +142,7 @@ class SparkSubmit:
         options += ["--deploy-mode", str(self.deploy_mode or DeployMode.CLIENT)]
         for name, values in lists.items():
             if values:
-                options += [name, ",".join(os.fspath(one) for one in values)]
+                options += [name, ",".join(os.fspath(value) for value in values)]
         return options
 
     def variables(self) -> dict[str, str]:
@@ -153,11 +158,11 @@ class SparkSubmit:
 
 
 def _check_variables(environment: Mapping[Any, Any]) -> None:
-    """Raise `ConfigError` for variables that no process can be given; without their values, which may be secrets."""
+    """Raise `ConfigError` for invalid environment variables; messages omit values, which may be secrets."""
     for name, value in environment.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ConfigError(
-                f"environment has {shown(name)} in it, which is no name of a variable"
+                f"environment has {shown(name)} in it, which is not a valid name of a variable"
             )
         if not isinstance(value, str) or "\0" in value:
             raise ConfigError(
@@ -165,16 +170,16 @@ def _check_variables(environment: Mapping[Any, Any]) -> None:
             )
 
 
-def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
-    """Return the options of spark-submit, from arguments by name; raise `ConfigError`."""
-    if given is None or isinstance(given, SparkSubmit):
-        return given
-    if not isinstance(given, Mapping):
+def submit_of(options: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
+    """Return the options of spark-submit, also from a mapping of arguments; raise `ConfigError` for invalid ones."""
+    if options is None or isinstance(options, SparkSubmit):
+        return options
+    if not isinstance(options, Mapping):
         raise ConfigError(
-            f"submit is {shown(given)}: give a SparkSubmit, or a mapping of its arguments"
+            f"submit is {shown(options)}: give a SparkSubmit, or a mapping of its arguments"
         )
-    known = [one.name for one in fields(SparkSubmit)]
-    for name in given:
+    known = [argument.name for argument in fields(SparkSubmit)]
+    for name in options:
         if name not in known:
             near = get_close_matches(str(name), known, n=1)
             hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
@@ -182,7 +187,7 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
                 f"submit has {shown(name)} in it, which SparkSubmit does not have{hint}"
             )
     try:
-        return SparkSubmit(**given)
+        return SparkSubmit(**options)
     except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -190,9 +195,9 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
 
 
 def pyspark_home() -> str | None:
-    """Return the folder of the installed pyspark, which has a spark-submit; None without one."""
+    """Return the folder of the installed pyspark, which includes spark-submit; None if pyspark is not installed."""
     try:
-        found = find_spec("pyspark")
+        spec = find_spec("pyspark")
     except ValueError:
         return None
-    return None if found is None or found.origin is None else os.path.dirname(found.origin)
+    return None if spec is None or spec.origin is None else os.path.dirname(spec.origin)

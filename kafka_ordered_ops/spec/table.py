@@ -1,52 +1,64 @@
-"""A table as the place of windows: what every caller names, checked without Spark."""
+"""A table as the output of windows: arguments of callers, checked without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
 from kafka_ordered_ops.core.arguments import as_names, check_flag, shown
+from kafka_ordered_ops.core.cluster.names import check_whole
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.names import check_whole
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.masked import masked, shown_fields
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
+from kafka_ordered_ops.core.templates import if_literal, is_literal
+from kafka_ordered_ops.spec.spark_conf import conf_of
 
 
 class TableMode(StrEnum):
-    """How a window's rows get into a table that exists."""
+    """How a window's rows are written to an existing table."""
 
-    #: Added, exactly once.
+    #: Append the rows, exactly once.
     APPEND = "append"
-    #: In place of all rows with the same ``window_id``.
+    #: Replace all rows with the same ``window_id``.
     REPLACE = "replace"
-    #: In place of the rows with the same keys, the newest record of each key.
+    #: Replace the rows with the same keys by the newest record of each key.
     MERGE = "merge"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
-    """An existing Delta or Iceberg table, and how a window's rows get into it.
+    """An existing Delta or Iceberg table, and how a window's rows are written to it.
 
     Args:
         name: in SQL syntax: ``lake.orders``, or ``delta.`/folder```.
-        mode: ``append`` adds a window's rows, exactly once. ``replace`` puts them in the place of all rows with the
-            same ``window_id``, a column of type string that the table must have. ``merge`` updates or inserts by
-            `keys`; the newest record of a key by (timestamp, topic, partition, offset) wins.
+        mode: ``append`` adds a window's rows, exactly once. ``replace`` replaces all rows with the same ``window_id``,
+            a column of type string that the table must have. ``merge`` updates or inserts by `keys`; the newest record
+            of a key by (timestamp, topic, partition, offset) wins.
         keys: the columns that identify a row, for ``merge``.
         delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
+        conf: settings of the Spark session that is started to write the table if the caller does not pass one, such as
+            its catalog.
 
     Raises:
-        ConfigError: no name, an unknown mode, or keys that do not go with the mode.
+        ConfigError: no name, an unknown mode, keys that do not fit the mode, or an invalid setting.
     """
 
     name: str
     mode: TableMode | str = TableMode.APPEND
     keys: str | Sequence[str] = ()
     delete_tombstones: bool = False
+    # Not part of the table's identity: another process may need other settings.
+    conf: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "conf", if_literal(self.conf, conf_of))
+        if is_literal((self.name, self.mode, self.keys)):
+            self._check()
+
+    def _check(self) -> None:
         name: object = self.name
         if not isinstance(name, str) or not name.strip() or "\0" in name:
             raise ConfigError(
@@ -67,13 +79,23 @@ class Table:
                 "mode 'merge' needs keys: the columns that identify a row, for example keys=['order_id']"
             )
         if not is_merge and (keys or self.delete_tombstones):
-            given = "keys" if keys else "delete_tombstones"
+            argument = "keys" if keys else "delete_tombstones"
             raise ConfigError(
-                f"{given} is for mode 'merge', and the mode is '{self.mode}': omit one of them"
+                f"{argument} is for mode 'merge', and the mode is '{self.mode}': omit one of them"
             )
 
+    def __repr__(self) -> str:
+        return shown_fields(
+            self,
+            name=self.name,
+            mode=str(self.mode),
+            keys=self.keys,
+            delete_tombstones=self.delete_tombstones or None,
+            conf=masked(self.conf),
+        )
+
     def names(self, full_name: str) -> bool:
-        """Return whether a table's full name, which only a session knows, may be the one that is named here."""
+        """Return whether a table's full name, which only a session knows, may be the full form of this name."""
         name = self.name.strip()
         return full_name == name or full_name.endswith(f".{name}")
 
@@ -82,7 +104,7 @@ class Table:
         return self.names(other.name) and replace(other, name=self.name) == self
 
     def to_json(self) -> dict[str, Any]:
-        """Return its fields as JSON."""
+        """Return the fields as JSON."""
         return {
             "table": self.name,
             "mode": str(self.mode),
@@ -90,62 +112,26 @@ class Table:
             "delete_tombstones": self.delete_tombstones,
         }
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> Table:
-        """Take the fields of `to_json`; raise `JsonError` if they are invalid."""
-        name, mode = fields.text("table"), fields.text("mode")
-        keys, deletes = fields.texts("keys"), fields.boolean("delete_tombstones")
+
+class StoredTable(Stored, frozen=True):
+    """The JSON of a `Table`, which other JSON contains among its own fields."""
+
+    table: Text
+    mode: Text
+    keys: Texts
+    delete_tombstones: bool
+
+    @property
+    def target(self) -> Table:
+        """The table; raises `JsonError` for an invalid one."""
         try:
-            return cls(name, mode, keys, deletes)
+            return Table(self.table, self.mode, self.keys, self.delete_tombstones)
         except ConfigError as error:
             raise JsonError(str(error)) from error
 
 
-def table_of_parameters(
-    table: object,
-    mode: TableMode | str | None,
-    keys: str | Sequence[str],
-    delete_tombstones: bool,
-    *,
-    output: object = None,
-    prefix: str = "",
-) -> Table | None:
-    """Return the table that a host's parameters name; None without one.
-
-    Args:
-        table: the table's name, or None.
-        mode: how rows get into it; None: append.
-        keys: the columns of mode merge.
-        delete_tombstones: whether a record without a value deletes its row.
-        output: the folder that was given instead, or None.
-        prefix: of the host's names for mode and keys.
-
-    Raises:
-        ConfigError: both a table and an output, arguments of a table without one, or an invalid value.
-    """
-    if table is None:
-        given = {
-            f"{prefix}mode": mode is not None,
-            f"{prefix}keys": keys,
-            "delete_tombstones": delete_tombstones,
-        }
-        if named := [name for name, value in given.items() if value]:
-            raise ConfigError(f"{' and '.join(named)} is for a table: also give table=")
-        return None
-    if output is not None:
-        raise ConfigError(
-            "output and table are both given: a window goes to one place, give one of them"
-        )
-    return Table(
-        table,  # type: ignore[arg-type]
-        TableMode.APPEND if mode is None else mode,
-        keys,
-        delete_tombstones,
-    )
-
-
 def table_of(result: Mapping[str, Any] | None) -> str | None:
-    """Return the table that a window went to, from what the ledger keeps of its output; None for another output."""
+    """Return the table of a window's output, from the result in the ledger; None for another output."""
     table = result.get("table") if isinstance(result, Mapping) and "write" in result else None
     return table if isinstance(table, str) else None
 
@@ -160,5 +146,5 @@ def _mode_of(value: object) -> TableMode:
                 raise ConfigError(
                     f"the table's mode is {value!r}: did you mean {str(near[0])!r}?"
                 ) from None
-    names = ", ".join(repr(one.value) for one in TableMode)
+    names = ", ".join(repr(mode.value) for mode in TableMode)
     raise ConfigError(f"the table's mode is {shown(value)}: give one of {names}")

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import (
+from kafka_ordered_ops.core.cluster.cluster_facts import (
     CommittedOffset,
     CommittedOffsets,
     TopicFacts,
     check_partitions_exist,
     unknown_topics,
 )
+from kafka_ordered_ops.core.cluster.names import is_topic_name
 from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
-from kafka_ordered_ops.core.names import is_topic_name
 from kafka_ordered_ops.core.record_schema import LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.log import (
@@ -42,7 +42,7 @@ TIMESTAMP_AFTER_MAX_MS: Final = 3_600_000
 
 @dataclass
 class Topic:
-    """A topic; one of the same name made later is another one."""
+    """A topic; a topic that is created again with the same name is another topic."""
 
     name: str
     topic_id: str
@@ -61,7 +61,7 @@ class Topic:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the newest record of a key is all that need be kept."""
+        """Whether only the newest record of a key must be kept."""
         return "compact" in self.config.get("cleanup.policy", "delete").split(",")
 
 
@@ -79,12 +79,13 @@ class Group:
     #: The topics of members that share partitions, and the members that have partitions.
     subscribed: dict[str, frozenset[str]] = field(default_factory=dict)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
-    #: One change of the group's state at a time; and how many were begun, by which one is overtaken.
+    #: Allows one change of the group's state at a time.
     turn: threading.Lock = field(default_factory=threading.Lock)
+    #: The number of changes that have begun; shows a change whether another one has begun since.
     epoch: int = 0
 
     def is_owned(self, tp: TopicPartition) -> bool:
-        """Return whether a live member has a partition."""
+        """Return whether a live member owns a partition."""
         return self.owners.get(tp) in self.members
 
     def leave(self, member_id: str) -> None:
@@ -99,7 +100,7 @@ BeforeCommit = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class LostAnswers:
-    """How commits with lost answers end."""
+    """The outcome of commits with lost answers."""
 
     #: Whether the commit arrived.
     stored: bool
@@ -108,7 +109,7 @@ class LostAnswers:
 
 
 class GroupLock:
-    """One attempt at changing a group's state: the newest one begun is the only one that may write."""
+    """One attempt to change a group's state: only the newest attempt may write."""
 
     def __init__(self, group: Group, deadline: float, where: str) -> None:
         self._group = group
@@ -132,12 +133,12 @@ class GroupLock:
 
     @contextmanager
     def others_first(self) -> Iterator[None]:
-        """Let others change the group's state meanwhile, in this thread or in any."""
+        """Let others change the group's state meanwhile, in this thread or in others."""
         self._group.turn.release()
         try:
             yield
         finally:
-            # Without a deadline: the end of the turn's block releases it.
+            # No deadline: the exit of the turn's block releases the lock.
             self._group.turn.acquire()
 
     def _acquire(self) -> None:
@@ -158,9 +159,9 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._transactions: dict[str, TransactionFate] = {}
-        #: The broker's clock, when it does not run: ms since the epoch.
+        #: The time of the broker's clock if it is stopped, ms since the epoch.
         self.stopped_at_ms: int | None = None
-        #: How many blocks want every call to fail.
+        #: The number of active blocks in which every call fails.
         self.unreachable = 0
         self.lost_answers: LostAnswers | None = None
         self._before_commit: list[BeforeCommit] = []
@@ -172,10 +173,10 @@ class Cluster:
     # --- topics ---------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Make a topic.
+        """Create a topic.
 
         Raises:
-            ConfigError: there is one of that name, or there can be none like that.
+            ConfigError: the topic exists, or the name or the number of partitions is invalid.
         """
         if not is_topic_name(name) or partitions < 1:
             raise ConfigError(
@@ -201,7 +202,7 @@ class Cluster:
             self.changed.notify_all()
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Bring a topic to a number of partitions; raises `ConfigError` when it has as many or more."""
+        """Increase a topic to a number of partitions; raise `ConfigError` if it has as many or more."""
         with self.changed:
             logs = self.topic(name).logs
             if partitions <= len(logs):
@@ -211,14 +212,14 @@ class Cluster:
             self.topics[name].grow_to(partitions)
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; raise `UnknownTopicError`."""
+        """Return a topic; raise `UnknownTopicError` if it does not exist."""
         with self.changed:
             if name not in self.topics:
                 raise unknown_topics([name], self.topics)
             return self.topics[name]
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        """Return a partition's log; raise `UnknownTopicError`."""
+        """Return a partition's log; raise `UnknownTopicError` if it does not exist."""
         with self.changed:
             topic = self.topic(tp.topic)
             check_partitions_exist([tp], {tp.topic: topic.facts})
@@ -236,10 +237,10 @@ class Cluster:
         headers: Headers = (),
         transaction: TransactionFate | None = None,
     ) -> int:
-        """Write one record as a broker does, which may put its own time on it; the offset.
+        """Write one record and return its offset. Like a broker, the cluster may replace the timestamp by its own time.
 
         Raises:
-            UnknownTopicError: there is no such topic or partition.
+            UnknownTopicError: the topic or partition does not exist.
             ConfigError: the topic's settings refuse the record, or its transaction has ended.
         """
         with self.changed:
@@ -258,16 +259,16 @@ class Cluster:
             return offset
 
     def entries(self, topic: str, partition: int | None) -> list[tuple[TopicPartition, Entry]]:
-        """Return all that is in a topic, or in one partition of it, by partition and offset."""
+        """Return all entries of a topic, or of one partition, by partition and offset."""
         with self.changed:
             numbers = range(len(self.topic(topic).logs)) if partition is None else [partition]
             tps = [TopicPartition(topic, number) for number in numbers]
-            return [(tp, one) for tp in tps for one in self.log(tp).entries()]
+            return [(tp, entry) for tp in tps for entry in self.log(tp).entries()]
 
     def delete_records(
         self, tp: TopicPartition, before: int, *, whole_segments: bool = False
     ) -> None:
-        """Move a log's start forward; raises `ConfigError` for an offset beyond its end."""
+        """Move a log's start forward; raise `ConfigError` for an offset past its end."""
         with self.changed:
             log = self.log(tp)
             if before > log.high_watermark:
@@ -281,7 +282,7 @@ class Cluster:
             self.changed.notify_all()
 
     def begin(self, transactional_id: str) -> TransactionFate:
-        """Return a new transaction; one that is open under the same id is aborted, as a new producer does."""
+        """Return a new transaction; an open one with the same id is aborted, as by a new producer."""
         with self.changed:
             if (older := self._transactions.get(transactional_id)) is not None:
                 self.end(older, TransactionState.ABORTED)
@@ -289,7 +290,7 @@ class Cluster:
             return self._transactions[transactional_id]
 
     def end(self, transaction: TransactionFate, state: TransactionState) -> None:
-        """End a transaction everywhere, with a marker in each log that it has written to."""
+        """End a transaction, with a marker in each log that it has written to."""
         with self.changed:
             if transaction.state is not TransactionState.OPEN:
                 return
@@ -316,15 +317,15 @@ class Cluster:
         offsets: Mapping[TopicPartition, CommittedOffset],
         transaction: TransactionFate | None = None,
     ) -> None:
-        """Store a group's offsets, at once or with a transaction; raises `UnknownTopicError`."""
+        """Store a group's offsets, at once or with a transaction; raise `UnknownTopicError` for unknown partitions."""
         with self.changed:
             for tp in offsets:
                 self.log(tp)
-            found = self.group(group)
+            stored = self.group(group)
             if transaction is None:
-                found.committed.update(offsets)
+                stored.committed.update(offsets)
             else:
-                found.pending.setdefault(transaction, {}).update(offsets)
+                stored.pending.setdefault(transaction, {}).update(offsets)
             self.changed.notify_all()
 
     def committed(
@@ -334,18 +335,18 @@ class Cluster:
 
         `deadline` is a `time.monotonic` moment.
         """
-        wanted = list(partitions)
+        tps = list(partitions)
         with self.changed:
-            found = self.group(group)
+            stored = self.group(group)
 
             def is_settled() -> bool:
-                return not any(tp in offsets for offsets in found.pending.values() for tp in wanted)
+                return not any(tp in offsets for offsets in stored.pending.values() for tp in tps)
 
             if not self.changed.wait_for(is_settled, max(deadline - time.monotonic(), 0)):
                 return None
-            return {tp: found.committed.get(tp) for tp in wanted}
+            return {tp: stored.committed.get(tp) for tp in tps}
 
-    # --- what tests put between ------------------------------------------------------------------
+    # --- callbacks of tests ----------------------------------------------------------------------
 
     def before_commit(self, callback: BeforeCommit) -> None:
         """Run a callback once, before the next change of a group's state is written."""
@@ -353,7 +354,7 @@ class Cluster:
             self._before_commit.append(callback)
 
     def due_before_commit(self) -> list[BeforeCommit]:
-        """Return the callbacks that are to run now; each is given out once."""
+        """Return the callbacks that must run now; each is returned once."""
         with self.changed:
             due, self._before_commit = self._before_commit, []
             return due

@@ -1,17 +1,17 @@
-"""The doors of the model behind `kafka.internal_topics.InternalTopics` and `kafka.outside_commits.OutsideCommits`."""
+"""The model's doors for `kafka.internal_topics.InternalTopics` and `kafka.outside_commits.OutsideCommits`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import GroupInUseError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.registry import reach
 
 
 class MemoryInternalTopics:
-    """Creates and trims topics of a model. A context manager."""
+    """Create and trim topics of a model. A context manager."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,14 +26,14 @@ class MemoryInternalTopics:
         """Do nothing."""
 
     def ensure(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic; one that exists stays as it is."""
+        """Create a topic; an existing topic is not changed."""
         cluster = reach(self._name)
         with cluster.changed:
             if name not in cluster.topics:
                 cluster.create_topic(name, partitions, config)
 
     def grow(self, name: str, partitions: int) -> None:
-        """Bring a topic to a number of partitions; one that has more stays as it is."""
+        """Increase a topic to a number of partitions; a topic with more partitions is not changed."""
         cluster = reach(self._name)
         with cluster.changed:
             if len(cluster.topic(name).logs) < partitions:
@@ -48,7 +48,7 @@ class MemoryInternalTopics:
 
 
 class MemoryOutsideCommits:
-    """Commits for a group of a model without being a member. A context manager."""
+    """Commit for a group of a model without being a member. A context manager."""
 
     def __init__(self, name: str, group_id: str) -> None:
         self._name, self._group = name, group_id
@@ -65,12 +65,12 @@ class MemoryOutsideCommits:
     def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
     ) -> None:
-        """Store offsets, metadata exact to the byte."""
+        """Store offsets, with metadata byte for byte."""
         cluster = reach(self._name)
         with cluster.changed:
             if members := tuple(cluster.group(self._group).members.values()):
                 raise GroupInUseError(
-                    f"group {self._group} has live members: its offsets are theirs to commit. Stop the members first",
+                    f"group {self._group} has live members, which commit its offsets. Stop the members first",
                     group_id=self._group,
                     members=members,
                 )

@@ -1,6 +1,6 @@
-"""The ledger door of the model: the behaviour of `kafka.ledger.ledger.Ledger`, in memory.
+"""The model's ledger door: the behavior of `kafka.ledger.ledger.Ledger`, in memory.
 
-A group's state is in the same records, in a compacted topic of the model; the order of the reads, the checks and the
+A group's state is in the same records, in a compacted topic of the model. The order of reads, the checks and the
 retries are the same. Only the transaction is simpler: it is stored at once, or not at all. There are no tickets in
 the ledger, because threads have locks.
 """
@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import (
+from kafka_ordered_ops.core.cluster.cluster_facts import (
     CommittedOffset,
     CommittedOffsets,
     check_group_empty,
@@ -65,25 +65,25 @@ from kafka_ordered_ops.testing.registry import reach
 
 _Seen = TypeVar("_Seen")
 
-#: A view of the records just read; with a flag whether the log was folded again.
+#: Returns a view of the records that were read; takes the fold, and a flag whether the log was folded again.
 _Look = Callable[[LedgerFold, bool], GroupView]
 
 
 @dataclass
 class _Reading:
-    """One group's records, and up to which offset of the ledger's partition they are folded."""
+    """One group's records, and the offset of the ledger's partition up to which they are folded."""
 
     fold: LedgerFold
     position: int
 
 
 class _Answer(Enum):
-    """How a commit ended, as far as its caller knows."""
+    """The outcome of a commit, as far as its caller knows."""
 
     STORED = auto()
     #: Another change has begun meanwhile, or a topic was deleted: nothing was stored.
     OVERTAKEN = auto()
-    #: It was stored, or it was not.
+    #: It may have been stored or not.
     LOST = auto()
 
 
@@ -118,9 +118,9 @@ class MemoryLedger:
         processed: Collection[str] = (),
         settle: bool = False,
     ) -> GroupView:
-        """Return the group as of now; an empty view where there is no ledger yet.
+        """Return the current state of the group; an empty view if there is no ledger yet.
 
-        `settle` changes nothing: no process of a group leaves a transaction open in a model.
+        `settle` has no effect: no process of a group leaves a transaction open in a model.
         """
         if not self._open(create=False):
             return GroupView(group_id)
@@ -135,7 +135,7 @@ class MemoryLedger:
     def summaries(
         self, group_id: str, *, limit: int | None = None, before: str | None = None
     ) -> Summaries:
-        """Return windows of the group as a list shows them: all, or the last `limit`; those before a window, if given."""
+        """Return summaries of the group's windows: all, or the last `limit`; with `before`, those before a window."""
         if not self._open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
@@ -158,7 +158,7 @@ class MemoryLedger:
         turn: object = None,
         takes_unknown: bool = False,
     ) -> GroupView | None:
-        """Change a group's state; the view after it, or None if the decision was None. `pace` and `turn` are not needed."""
+        """Change a group's state; return the new view, or None if the decision was None. `pace` and `turn` are unused."""
         deadline = time.monotonic() + self._timeout_s
         if self._id is None:
             self._open(create=True)
@@ -205,7 +205,7 @@ class MemoryLedger:
                 )
 
     def turn(self, group_id: str) -> GroupTurn:
-        """Return a turn that nobody has to wait for."""
+        """Return a turn without waiting."""
         return GroupTurn()
 
     def committed_offsets(
@@ -215,13 +215,13 @@ class MemoryLedger:
         return read_committed_offsets(self._name, group_id, partitions, timeout_s=timeout_s)
 
     def ledger_id(self) -> str | None:
-        """Return what tells this ledger from any other one; None while there is none."""
+        """Return the id that distinguishes this ledger from others; None if there is no ledger yet."""
         if not self._open(create=False):
             return None
         return f"{reach(self._name).cluster_id}/{self._id}"
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
-        """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
+        """Raise `LedgerLostError` if commits of this package show progress that the ledger does not have."""
         check_not_lost(view, committed, name=self._topic, ledger_id=self._id)
 
     def unknown_commits(
@@ -254,8 +254,13 @@ class MemoryLedger:
                 log = cluster.log(fold.where)
                 for entry in log.entries(log.log_start, self._readings[group_id].position):
                     if entry.is_visible(Isolation.READ_COMMITTED):
-                        one = entry.message
-                        history.take(entry.offset, one.key, one.value, partial(tuple, one.headers))
+                        message = entry.message
+                        history.take(
+                            entry.offset,
+                            message.key,
+                            message.value,
+                            partial(tuple, message.headers),
+                        )
             restored, messages = restoration(fold, record, offset, history)
             if not dry_run:
                 self._append(cluster, group_id, messages, {}, arrives=True)
@@ -280,10 +285,10 @@ class MemoryLedger:
 
     def _check_same(self) -> None:
         try:
-            found = self._lookup.topics([self._topic])[self._topic].topic_id
+            current_id = self._lookup.topics([self._topic])[self._topic].topic_id
         except UnknownTopicError:
-            found = None
-        check_same_ledger(self._topic, opened_id=self._id, found_id=found)
+            current_id = None
+        check_same_ledger(self._topic, opened_id=self._id, found_id=current_id)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -294,7 +299,7 @@ class MemoryLedger:
         known: set[TopicPartition],
         deadline: float,
     ) -> tuple[GroupView, CommittedOffsets]:
-        """Return the committed offsets, then the ledger; again, if that knows of more partitions, or of newer offsets."""
+        """Read the committed offsets, then the ledger; repeat if the ledger has more partitions or newer offsets."""
         seen: GroupState | None = None
         while True:
             left_s = min(CALL_TIMEOUT_S, deadline - time.monotonic())
@@ -310,7 +315,7 @@ class MemoryLedger:
     def _looked_at(
         self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
-        """Return the state just read, made by `look`, which gets a flag whether the log was folded again."""
+        """Return the result of `look` for the current records; its flag is True if the log was folded again."""
         try:
             return look(self._read(group_id, deadline), False)
         except StaleFoldError:
@@ -318,7 +323,7 @@ class MemoryLedger:
             return look(self._read(group_id, deadline), True)
 
     def _read(self, group_id: str, deadline: float) -> LedgerFold:
-        """Return the group's records, folded up to the uncommitted end as of now."""
+        """Return the group's records, folded up to the current end of the log."""
         tp = ledger_partition(self._topic, group_id)
         cluster = reach(self._name)
         with cluster.changed:
@@ -334,16 +339,16 @@ class MemoryLedger:
                     LedgerFold(tp, group_id), log.log_start
                 )
             if end < reading.position:
-                # Logs do not shrink: this is another one.
+                # Logs do not shrink: this is another log.
                 self._check_same()
             left_s = max(deadline - time.monotonic(), 0)
             settled = cluster.changed.wait_for(lambda: log.last_stable_offset >= end, left_s)
             end = min(end, log.last_stable_offset)
             for entry in log.entries(reading.position, end):
                 if entry.is_visible(Isolation.READ_COMMITTED):
-                    one = entry.message
-                    headers = partial(tuple, one.headers)
-                    reading.fold.take(entry.offset, one.key, one.value, headers)
+                    message = entry.message
+                    headers = partial(tuple, message.headers)
+                    reading.fold.take(entry.offset, message.key, message.value, headers)
             reading.position = max(reading.position, end)
         if not settled:
             raise LedgerUnavailableError(
@@ -376,7 +381,7 @@ class MemoryLedger:
             try:
                 self._store(cluster, group_id, change, offsets, arrives=lost is None or lost.stored)
             except UnknownTopicError:
-                # Deleted since it was read. Brokers refuse the commit, and the next attempt is without it.
+                # The topic was deleted since it was read. Brokers refuse the commit, and the next attempt omits the topic.
                 return _Answer.OVERTAKEN
         if lost is None:
             return _Answer.STORED
@@ -394,7 +399,7 @@ class MemoryLedger:
         arrives: bool,
     ) -> None:
         """Write ledger records and committed offsets in one transaction."""
-        # Before the transaction begins, as with brokers: an invalid record leaves no transaction open.
+        # Encode before the transaction begins, as with brokers: an invalid record leaves no transaction open.
         messages = list(self._readings[group_id].fold.messages(change))
         self._append(cluster, group_id, messages, offsets, arrives=arrives)
 
@@ -425,14 +430,14 @@ class MemoryLedger:
             if arrives:
                 end = TransactionState.COMMITTED
         finally:
-            # Whatever went wrong: an open transaction would hold up every reader of the partition.
+            # End it after any error: an open transaction would block every reader of the partition.
             cluster.end(transaction, end)
 
 
 def read_committed_offsets(
     name: str, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """Return a group's committed offsets; None where it has none.
+    """Return a group's committed offsets; None for partitions without one.
 
     Raises:
         BrokerUnreachableError: the model cannot be reached.
@@ -440,18 +445,18 @@ def read_committed_offsets(
     """
     if not partitions:
         return {}
-    found = reach(name).committed(group_id, partitions, deadline=time.monotonic() + timeout_s)
-    if found is None:
+    committed = reach(name).committed(group_id, partitions, deadline=time.monotonic() + timeout_s)
+    if committed is None:
         raise LedgerUnavailableError(
             f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: another program's open "
             "transaction holds them back. End it",
             group_id=group_id,
         )
-    return dict(found)
+    return dict(committed)
 
 
 def set_committed_offsets(name: str, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set committed offsets of a group, without metadata; raises `GroupInUseError` if it has members."""
+    """Set committed offsets of a group, without metadata; raise `GroupInUseError` if it has members."""
     cluster = reach(name)
     with cluster.changed:
         check_group_empty(group_id, list(cluster.group(group_id).members.values()))

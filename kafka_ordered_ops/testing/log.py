@@ -1,4 +1,4 @@
-"""One partition's log, with all that takes an offset in it: records, transactions, markers, holes."""
+"""One partition's log, with everything that takes an offset: records, transactions, markers, gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from kafka_ordered_ops.core.record_schema import CREATE_TIME
 from kafka_ordered_ops.core.types import Isolation
 
-#: Kafka's default for ``segment.ms``: a record stamped so much later than a segment's first one opens another.
+#: Kafka's default for ``segment.ms``: a record stamped later than this after a segment's first one opens a new segment.
 SEGMENT_MS: Final = 7 * 24 * 3_600_000
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -50,11 +50,11 @@ class Entry:
     offset: int
     message: Message
     transaction: TransactionFate | None = None
-    #: Whether it is a transaction's end: it takes an offset, and is not delivered.
+    #: Whether it marks the end of a transaction: a marker takes an offset, and is not delivered.
     is_marker: bool = False
 
     def is_visible(self, isolation: Isolation) -> bool:
-        """Return whether a reader of that isolation is given it, once the end offset has passed it."""
+        """Return whether readers with this isolation level get the entry, once the end offset has passed it."""
         if self.is_marker:
             return False
         if self.transaction is None or isolation is Isolation.READ_UNCOMMITTED:
@@ -64,17 +64,17 @@ class Entry:
 
 @dataclass(slots=True)
 class _Segment:
-    """A stretch of a log, up to the next one's base."""
+    """A segment of a log, up to the base of the next one."""
 
     base: int
-    #: Of its first entry: a segment spans this many ms of the records' own time, and no more.
+    #: The timestamp of its first entry. Timestamps in a segment are at most `segment.ms` later.
     first_ms: int
-    #: Of all that it ever held since it was opened or compacted, deleted or not.
+    #: The greatest timestamp of all entries since the segment was opened or compacted, including deleted ones.
     greatest_ms: int
 
 
 class PartitionLog:
-    """A log; not for use by several threads at once."""
+    """A log. Not thread-safe."""
 
     def __init__(self, segment_ms: int = SEGMENT_MS) -> None:
         self._segment_ms = segment_ms
@@ -82,33 +82,33 @@ class PartitionLog:
         self._entries: list[Entry] = []
         #: Open transactions, each with the first offset that it wrote.
         self._open: dict[TransactionFate, int] = {}
-        #: First offsets of leaders' epochs, by epoch.
+        #: The first offset of each leader epoch.
         self._epochs: dict[int, int] = {0: 0}
-        #: Of the leader.
+        #: The epoch of the current leader.
         self.leader_epoch = 0
         self.log_start = 0
-        #: Everything is replicated at once.
+        #: The end of the log as well: everything is replicated at once.
         self.high_watermark = 0
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open; never below the log start."""
+        """The offset below which no transaction is open; never below the log start."""
         return max(min(self._open.values(), default=self.high_watermark), self.log_start)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return where a reader of that isolation ends."""
+        """Return the end offset for readers with this isolation level."""
         if isolation is Isolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 
     def append(self, message: Message, transaction: TransactionFate | None = None) -> int:
-        """Write one record; its offset."""
+        """Write one record; return its offset."""
         if transaction is not None:
             self._open.setdefault(transaction, self.high_watermark)
         return self._append(message, transaction)
 
     def end(self, transaction: TransactionFate, *, now_ms: int) -> None:
-        """Mark the end of a transaction, if it has written here."""
+        """Mark the end of a transaction, if it has written to this log."""
         if self._open.pop(transaction, None) is None:
             return
         marker = Message(None, None, now_ms)
@@ -125,13 +125,13 @@ class PartitionLog:
         self._forget_what_is_gone()
 
     def remove(self, offsets: Collection[int]) -> list[int]:
-        """Remove entries, as compaction does; their offsets stay as holes, and are returned.
+        """Remove entries, as compaction does; return their offsets, which stay as gaps.
 
         Entries at or above the last stable offset stay: they may still be aborted.
         """
         stable = self.last_stable_offset
-        gone = {one.offset for one in self.entries(0, stable) if one.offset in offsets}
-        self._entries = [one for one in self._entries if one.offset not in gone]
+        gone = {entry.offset for entry in self.entries(0, stable) if entry.offset in offsets}
+        self._entries = [entry for entry in self._entries if entry.offset not in gone]
         self._forget_what_is_gone()
         return sorted(gone)
 
@@ -141,17 +141,19 @@ class PartitionLog:
         self._epochs[self.leader_epoch] = self.high_watermark
 
     def cut(self, end: int) -> None:
-        """Lose everything from an offset on, with the leader that alone had it."""
+        """Lose everything from an offset on, as if only a lost leader had it."""
         del self._entries[self._index(end) :]
-        self._open = {one: first for one, first in self._open.items() if first < end}
+        self._open = {
+            transaction: first for transaction, first in self._open.items() if first < end
+        }
         self.high_watermark = min(self.high_watermark, end)
         self.log_start = min(self.log_start, self.high_watermark)
         self._epochs = {epoch: first for epoch, first in self._epochs.items() if first < end}
         self._forget_what_is_gone()
 
     def end_of_epoch(self, epoch: int) -> int:
-        """Return where the records of this epoch, and of those before it, end."""
-        later = [first for one, first in self._epochs.items() if one > epoch]
+        """Return the end of the records of this epoch and of earlier ones."""
+        later = [first for number, first in self._epochs.items() if number > epoch]
         return min(later, default=self.high_watermark)
 
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[Entry]:
@@ -161,20 +163,20 @@ class PartitionLog:
             yield self._entries[index]
 
     def first_at_or_after(self, timestamp_ms: int, isolation: Isolation) -> int | None:
-        """Return the index's answer: it counts markers and aborted records, and None is "none below the end".
+        """Return the index's answer, which counts markers and aborted records; None means that none is below the end.
 
-        Like a broker's, None may be wrong. A broker searches one segment, the first whose greatest timestamp reaches
-        the time. If the record with this timestamp was deleted, it searches no further.
+        As on a broker, None may be wrong. A broker searches one segment, the first whose greatest timestamp reaches
+        the time. If the record with this timestamp was deleted, it does not search further.
         """
         for number, segment in enumerate(self._segments):
             if segment.greatest_ms >= timestamp_ms:
-                found = (
-                    one.offset
-                    for one in self.entries(segment.base, self._end_of(number))
-                    if one.message.timestamp_ms >= timestamp_ms
+                offsets = (
+                    entry.offset
+                    for entry in self.entries(segment.base, self._end_of(number))
+                    if entry.message.timestamp_ms >= timestamp_ms
                 )
-                offset = next(found, None)
-                # First in the log, visible or not; only then the visible records.
+                offset = next(offsets, None)
+                # The index searches all entries first, and then only checks that the result is below the end.
                 return None if offset is None or offset >= self.end_offset(isolation) else offset
         return None
 
@@ -196,7 +198,7 @@ class PartitionLog:
         return offset
 
     def _end_of(self, segment: int) -> int | None:
-        """Return where a segment ends; None: it is the newest."""
+        """Return the end of a segment; None for the newest one."""
         following = self._segments[segment + 1 : segment + 2]
         return following[0].base if following else None
 
@@ -205,33 +207,35 @@ class PartitionLog:
         left = []
         for number, segment in enumerate(self._segments):
             times = [
-                one.message.timestamp_ms for one in self.entries(segment.base, self._end_of(number))
+                entry.message.timestamp_ms
+                for entry in self.entries(segment.base, self._end_of(number))
             ]
             if times:
                 left.append(_Segment(segment.base, times[0], max(times)))
         self._segments = left
 
     def _index(self, offset: int) -> int:
-        """Return how many entries are below an offset."""
-        return bisect_left(self._entries, offset, key=lambda one: one.offset)
+        """Return the number of entries below an offset."""
+        return bisect_left(self._entries, offset, key=lambda entry: entry.offset)
 
 
 def compactable(log: PartitionLog) -> set[int]:
-    """Return the offsets that a broker's compaction may take out of a log, sooner or later.
+    """Return the offsets that a broker's compaction may remove from a log, sooner or later.
 
-    The newest committed record of each key stays, unless it is a tombstone, and the markers of transactions with
-    remaining records.
+    The newest committed record of each key stays, unless it is a tombstone. The markers of transactions with remaining
+    records stay as well.
     """
     newest: dict[bytes, Entry] = {}
     stable = list(log.entries(0, log.last_stable_offset))
-    for one in stable:
-        key = one.message.key
-        if key is not None and one.is_visible(Isolation.READ_COMMITTED):
-            newest[key] = one
-    kept = [one for one in newest.values() if one.message.value is not None]
-    offsets, writers = {one.offset for one in kept}, {one.transaction for one in kept}
+    for entry in stable:
+        key = entry.message.key
+        if key is not None and entry.is_visible(Isolation.READ_COMMITTED):
+            newest[key] = entry
+    remaining = [entry for entry in newest.values() if entry.message.value is not None]
+    offsets = {entry.offset for entry in remaining}
+    writers = {entry.transaction for entry in remaining}
     return {
-        one.offset
-        for one in stable
-        if one.offset not in offsets and not (one.is_marker and one.transaction in writers)
+        entry.offset
+        for entry in stable
+        if entry.offset not in offsets and not (entry.is_marker and entry.transaction in writers)
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import (
+from kafka_ordered_ops.core.cluster.cluster_facts import (
     LogClaim,
     LogEnd,
     TopicFacts,
@@ -24,9 +24,9 @@ _Answer = TypeVar("_Answer")
 
 
 class MemoryLookup:
-    """Asks one model. A context manager.
+    """Look up facts of one model. A context manager.
 
-    Every method raises `BrokerUnreachableError` when the model cannot be reached.
+    Every method raises `BrokerUnreachableError` if the model cannot be reached.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,34 +42,34 @@ class MemoryLookup:
         """Do nothing."""
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describe topics by name; raise one `UnknownTopicError` for all that do not exist."""
+        """Describe topics by name; raise one `UnknownTopicError` for all topics that do not exist."""
         cluster = reach(self._name)
         with cluster.changed:
-            wanted = list(dict.fromkeys(names))
-            if unknown := sorted(name for name in wanted if name not in cluster.topics):
+            unique = list(dict.fromkeys(names))
+            if unknown := sorted(name for name in unique if name not in cluster.topics):
                 raise unknown_topics(unknown, cluster.topics)
-            return {name: cluster.topics[name].facts for name in wanted}
+            return {name: cluster.topics[name].facts for name in unique}
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describe those of the topics that exist."""
+        """Describe the topics that exist."""
         cluster = reach(self._name)
         with cluster.changed:
             return self.topics(name for name in names if name in cluster.topics)
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
-        """See `core.cluster_facts.matching_topics`."""
+        """Return the topics that match; see `core.cluster.cluster_facts.matching_topics`."""
         cluster = reach(self._name)
         with cluster.changed:
             return matching_topics(patterns, exclude, cluster.topics)
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
-        """Describe the topics that names and patterns select; raise `UnknownTopicError`."""
+        """Describe the topics that names and patterns select; raise `UnknownTopicError` if there are none."""
         if exclude or any(is_pattern(name) for name in names):
             names = self.matching(names, exclude)
         return self.topics(names)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset still in each log (for an empty log: its end)."""
+        """Return the first offset in each log; for an empty log, its end."""
         return self._of_each(partitions, lambda log: log.log_start)
 
     def end_offsets(
@@ -85,18 +85,18 @@ class MemoryLookup:
     def diverged(
         self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
-        """Return the claims about logs that do not hold, each with the offset up to which the log is the same."""
+        """Return the claims about logs that are false, each with the offset up to which the log is the same."""
         cluster = reach(self._name)
         with cluster.changed:
             ends = {
-                tp: cluster.log(tp).end_of_epoch(one.leader_epoch) for tp, one in claims.items()
+                tp: cluster.log(tp).end_of_epoch(claim.leader_epoch) for tp, claim in claims.items()
             }
         return {tp: end for tp, end in ends.items() if end < claims[tp].end}
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
     ) -> dict[TopicPartition, int | None]:
-        """Return the index's answer: it counts markers and aborted records; None where there is none below the end."""
+        """Return the index's answer, which counts markers and aborted records; None if there is none below the end."""
         invariant(timestamp_ms >= 0, f"a look-up by the negative timestamp {timestamp_ms}")
         return self._of_each(partitions, lambda log: log.first_at_or_after(timestamp_ms, isolation))
 
@@ -115,9 +115,9 @@ class MemoryLookup:
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """Return the greatest timestamp in each log (ms), markers and aborted records too; None where there is none.
+        """Return the greatest timestamp in each log (ms), including markers and aborted records; None if there is none.
 
-        Like a broker's, it is that of all segments, though the record may have been deleted.
+        As on a broker, it is the greatest timestamp of all segments, even if the record was deleted.
         """
         return self._of_each(partitions, PartitionLog.greatest_timestamp_ms)
 
@@ -128,7 +128,7 @@ class MemoryLookup:
             return sorted(cluster.group(group_id).members.values())
 
     def check_kind(self, group_id: str) -> None:
-        """Do nothing: all groups of the model are those of consumers."""
+        """Do nothing: all groups of the model are consumer groups."""
 
     def check_no_members(self, group_id: str) -> None:
         """Raise `GroupInUseError` if the group has members: a window's commit would bypass them."""

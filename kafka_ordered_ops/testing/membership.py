@@ -1,7 +1,7 @@
-"""The membership door of the model: `kafka.membership.GroupMember`, for members in one process.
+"""The model's membership door: `kafka.membership.GroupMember`, for members in one process.
 
-The members of a group share the partitions of their topics in turn. Who joins or leaves changes that for all, each at
-its next poll; a partition is gained only after its last owner has given it up.
+The members of a group get the partitions of their topics in turn. When a member joins or leaves, the other members
+change their partitions at their next poll. A member gains a partition only after its last owner has given it up.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, CommitRefusedError, invariant
-from kafka_ordered_ops.core.group.checks import check_free_for_live
-from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
-from kafka_ordered_ops.core.membership import (
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.membership import (
     Commits,
     Membership,
     MembershipChange,
@@ -22,6 +19,9 @@ from kafka_ordered_ops.core.membership import (
     check_not_of_windows,
     committed_offsets,
 )
+from kafka_ordered_ops.core.errors import BrokerUnreachableError, CommitRefusedError, invariant
+from kafka_ordered_ops.core.group.checks import check_free_for_live
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, Group
 from kafka_ordered_ops.testing.ledger import MemoryLedger, read_committed_offsets
@@ -79,16 +79,16 @@ class MemoryMember:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this member has."""
+        """The partitions of this member."""
         return self._membership.assignment
 
     def poll(self) -> MembershipChange | None:
-        """Take part in the group; return what changed since the last call, or None."""
+        """Take part in the group; return the changes since the last call, or None."""
         self._check_open()
         try:
             cluster = reach(self._name)
         except BrokerUnreachableError:
-            # As with brokers, where the client does not report that they are away.
+            # As with brokers: the client does not report that they are unreachable.
             return self._membership.take()
         with cluster.changed:
             group = cluster.group(self._group)
@@ -105,22 +105,22 @@ class MemoryMember:
         return self._membership.take()
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Take part in these topics instead of those before."""
+        """Subscribe to these topics instead of the previous ones."""
         self._check_open()
-        wanted = check_member_topics(topics)
+        names = check_member_topics(topics)
         cluster = reach(self._name)
         with cluster.changed:
-            new = sorted(set(wanted) - set(self._topics))
+            new = sorted(set(names) - set(self._topics))
             self._check_group(cluster, new)
-            self._topics = wanted
+            self._topics = names
             group = cluster.group(self._group)
             if self._id in group.members:
-                group.subscribed[self._id] = frozenset(wanted)
+                group.subscribed[self._id] = frozenset(names)
 
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """Return the group's committed offsets; None where it has none."""
+        """Return the group's committed offsets; None for partitions without one."""
         return read_committed_offsets(
             self._name, self._group, partitions, timeout_s=self._timeout_s
         )
@@ -133,7 +133,7 @@ class MemoryMember:
             cluster.commit(self._group, committed_offsets(offsets))
 
     def check_may_commit(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise `CommitRefusedError` unless partitions are this member's, and it is still in the group."""
+        """Raise `CommitRefusedError` unless this member owns the partitions, and is still in the group."""
         self._check_open()
         self._membership.check_assigned(self._group, partitions)
         cluster = reach(self._name)
@@ -141,7 +141,7 @@ class MemoryMember:
             if self._id not in cluster.group(self._group).members:
                 raise CommitRefusedError(
                     f"group {self._group} refuses a commit of this member: it was removed from the group. Nothing was "
-                    "stored. Poll for the partitions that it has now, and commit those",
+                    "stored. Poll for the current assignment, and commit its partitions",
                     group_id=self._group,
                 )
 
@@ -158,10 +158,14 @@ class MemoryMember:
         group.subscribed[self._id] = frozenset(self._topics)
 
     def _share(self, cluster: Cluster, group: Group) -> frozenset[TopicPartition]:
-        """Return this member's part of the topics' partitions, as if all members had polled."""
+        """Return this member's share of the topics' partitions, as if all members had polled."""
         share: set[TopicPartition] = set()
         for name in self._topics:
-            members = [one for one in group.members if name in group.subscribed.get(one, ())]
+            members = [
+                member_id
+                for member_id in group.members
+                if name in group.subscribed.get(member_id, ())
+            ]
             share.update(_partitions(cluster, name)[members.index(self._id) :: len(members)])
         return frozenset(share)
 
@@ -183,7 +187,7 @@ class MemoryMember:
 
 
 def expire_members(name: str, group_id: str) -> None:
-    """Remove all members from a group of a model, as it happens to those that send no heartbeats."""
+    """Remove all members from a group of a model, as if they had sent no heartbeats."""
     cluster = reach(name)
     with cluster.changed:
         group = cluster.group(group_id)
@@ -192,5 +196,5 @@ def expire_members(name: str, group_id: str) -> None:
 
 
 def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
-    """Return a topic's partitions; raise `UnknownTopicError`."""
+    """Return a topic's partitions; raise `UnknownTopicError` if the topic does not exist."""
     return [TopicPartition(topic, number) for number in range(len(cluster.topic(topic).logs))]

@@ -1,4 +1,4 @@
-"""Where settings with ``bootstrap.servers = memory:<name>`` lead: the models that run in this process."""
+"""The models that run in this process, for settings with ``bootstrap.servers = memory:<name>``."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _running: dict[str, Cluster] = {}
 
 
 def register(cluster: Cluster) -> None:
-    """Make a cluster reachable by its name; raises `ConfigError` where the name is taken."""
+    """Make a cluster reachable by its name; raise `ConfigError` if the name is taken."""
     with _guard:
         if cluster.name in _running:
             raise ConfigError(
                 f"an InMemoryKafka {cluster.name!r} runs in this process already: close it first, or leave out the "
-                "name to be given a new one"
+                "name to get a new one"
             )
         _running[cluster.name] = cluster
 
 
 def unregister(cluster: Cluster) -> None:
-    """End that; a cluster that is not registered is left alone."""
+    """Undo `register`; a cluster that is not registered is left alone."""
     with _guard:
         if _running.get(cluster.name) is cluster:
             del _running[cluster.name]
 
 
 def reach(name: str) -> Cluster:
-    """Return the cluster of a name, as every call of a client finds it.
+    """Return the cluster with a name; every call of a client looks it up.
 
     Raises:
-        BrokerUnreachableError: none of that name runs in this process, or it is made unreachable.
+        BrokerUnreachableError: no cluster with this name runs in this process, or it is made unreachable.
     """
     with _guard:
         cluster = _running.get(name)
@@ -41,7 +41,7 @@ def reach(name: str) -> Cluster:
     if cluster is None:
         raise BrokerUnreachableError(
             f"no InMemoryKafka {name!r} runs in this process ({', '.join(running) or 'none does'}): open it as a "
-            "context manager around what uses it. Other processes, such as Spark's executors, cannot reach it",
+            "context manager around the code that uses it. Other processes, such as Spark's executors, cannot reach it",
             code="_RESOLVE",
         )
     if cluster.unreachable:

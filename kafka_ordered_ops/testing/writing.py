@@ -1,4 +1,4 @@
-"""The doors of the model that write records: `kafka.record_writer.RecordWriter`, `kafka.transactions.MemberTransactions`."""
+"""The model's doors for writing records: `kafka.record_writer.RecordWriter`, `kafka.transactions.MemberTransactions`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, RecordTooLargeError
-from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD, NewRecord, Report
+from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD, NewRecord, OnStored, Report
+from kafka_ordered_ops.core.processing.record import RecordMetadata
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, partition_of_key
 from kafka_ordered_ops.testing.log import TransactionFate, TransactionState
 from kafka_ordered_ops.testing.membership import MemoryMember
 from kafka_ordered_ops.testing.registry import reach
 
-#: Kafka's default for ``max.message.bytes``, and about what a batch of one record takes beside its contents.
+#: Kafka's default for ``max.message.bytes``, and the approximate overhead of a batch of one record.
 _MESSAGE_BYTES_MAX: Final = 1_048_588
 _FRAME_BYTES: Final = 70
 
 
 class MemoryWriter:
-    """Writes records to a model. A context manager; see `kafka.record_writer.RecordWriter`."""
+    """Write records to a model. A context manager; see `kafka.record_writer.RecordWriter`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sent: deque[tuple[NewRecord, Report]] = deque()
+        self._sent: deque[tuple[NewRecord, Report, OnStored | None]] = deque()
 
     def __enter__(self) -> MemoryWriter:
         return self
@@ -34,28 +35,30 @@ class MemoryWriter:
         self.close()
 
     def close(self) -> None:
-        """Drop what is not reported yet."""
+        """Drop the records that are not reported yet."""
         self._sent.clear()
 
     @property
     def waiting(self) -> int:
-        """How many records are not reported yet."""
+        """The number of records that are not reported yet."""
         return len(self._sent)
 
-    def send(self, record: NewRecord, report: Report) -> bool:
-        """Take a record to be written; there is always room."""
-        self._sent.append((record, report))
+    def send(self, record: NewRecord, report: Report, on_stored: OnStored | None = None) -> bool:
+        """Take a record to write; there is always room."""
+        self._sent.append((record, report, on_stored))
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Write what was sent, and report it."""
+        """Write the sent records, and report them."""
         while self._sent:
-            record, report = self._sent.popleft()
+            record, report, on_stored = self._sent.popleft()
             try:
-                _append(reach(self._name), record)
+                stored = _append(reach(self._name), record)
             except KafkaOrderedOpsError as error:
                 report(error)
             else:
+                if on_stored is not None:
+                    on_stored(stored)
                 report(None)
 
 
@@ -65,6 +68,7 @@ class MemoryTransactions:
     def __init__(self, name: str, member: MemoryMember) -> None:
         self._name = name
         self._member = member
+        self.written: Sequence[RecordMetadata] = ()
 
     def __enter__(self) -> MemoryTransactions:
         return self
@@ -85,12 +89,13 @@ class MemoryTransactions:
         """Write records and store offsets of assigned partitions, all or nothing."""
         self._member.check_may_commit(offsets)
         cluster = reach(self._name)
+        written: list[RecordMetadata] = []
         with cluster.changed:
             transaction = TransactionFate()
             try:
                 for record in records:
                     try:
-                        _append(cluster, record, transaction)
+                        written.append(_append(cluster, record, transaction))
                     except KafkaOrderedOpsError as error:
                         setattr(error, REFUSED_RECORD, record)
                         raise
@@ -99,18 +104,19 @@ class MemoryTransactions:
                 cluster.end(transaction, TransactionState.ABORTED)
                 raise
             cluster.end(transaction, TransactionState.COMMITTED)
+        self.written = written
 
     def is_stored(
         self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
     ) -> bool:
-        """Return whether offsets are the committed ones."""
-        found = self._member.committed(sorted(offsets))
-        return all(found[tp] == one for tp, one in offsets.items())
+        """Return whether these offsets are committed."""
+        stored = self._member.committed(sorted(offsets))
+        return all(stored[tp] == committed for tp, committed in offsets.items())
 
 
 def _append(
     cluster: Cluster, record: NewRecord, transaction: TransactionFate | None = None
-) -> None:
+) -> RecordMetadata:
     with cluster.changed:
         topic = cluster.topic(record.topic)
         limit = int(topic.config.get("max.message.bytes", _MESSAGE_BYTES_MAX))
@@ -128,7 +134,7 @@ def _append(
         partition = record.partition
         if partition is None:
             partition = partition_of_key(record.key, len(topic.logs))
-        cluster.append(
+        offset = cluster.append(
             TopicPartition(record.topic, partition),
             key=record.key,
             value=record.value,
@@ -136,3 +142,4 @@ def _append(
             headers=record.headers,
             transaction=transaction,
         )
+    return RecordMetadata(record.topic, partition, offset)

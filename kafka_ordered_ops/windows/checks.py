@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     ConfigError,
-    CutoffInFutureError,
     ForeignCommitError,
     SinkError,
     WindowFencedError,
@@ -20,7 +19,6 @@ from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
@@ -29,23 +27,25 @@ from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 
 _T = TypeVar("_T")
 
-#: Takes other programs' commits as the group's progress, or raises the error about them.
-Accept = Callable[[ForeignCommitError], object]
+#: Adopts other programs' commits as the group's progress, or raises the error about them.
+Accept = Callable[[ForeignCommitError, bool], object]
 
 #: Every process that uses the window reads the result of its sink.
 RESULT_BYTES_MAX: Final = 1024 * 1024
 
 
 def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sink's result as the ledger will give it back.
+    """Return a sink's result as the ledger will return it.
 
     Raises:
-        SinkError: JSON cannot hold it, or it could not be read back.
-        WindowMismatchError: the result names another window, claim or part.
+        SinkError: the result cannot be stored as JSON, or could not be read back.
+        WindowMismatchError: the result identifies another window, claim or part.
     """
     check_identity(plan, result)
     try:
-        kept: dict[str, Any] = strict_json.as_read_back(dict(result), limit_bytes=RESULT_BYTES_MAX)
+        stored: dict[str, Any] = strict_json.as_read_back(
+            dict(result), limit_bytes=RESULT_BYTES_MAX
+        )
     except JsonError as error:
         raise SinkError(
             f"the result of the sink for window {plan.window_id} of group {plan.group_id} cannot be stored: {error}. Give a "
@@ -53,60 +53,52 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
             f"{RESULT_BYTES_MAX:,} bytes. Nothing was committed",
             window_id=plan.window_id,
         ) from error
-    return kept
+    return stored
 
 
 def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
-    """Raise `WindowMismatchError` for an output that names another window, group, claim or part.
+    """Raise `WindowMismatchError` for an output that identifies another window, group, claim or part.
 
-    An output may name its window with ``window_id`` and ``claim_id``, and in addition ``group``, ``attempt`` and
-    ``part``, directly or in a mapping ``write``. An output without names is accepted.
+    An output may identify its window by ``window_id`` and ``claim_id``, and in addition ``group``, ``attempt`` and
+    ``part``, directly or in a mapping ``write``. An output without these keys is accepted.
     """
     write = result.get("write")
     if "window_id" not in result and isinstance(write, Mapping):
         result = write
-    wanted: dict[str, Any] = {"window_id": plan.window_id, "claim_id": plan.claim_id}
+    expected: dict[str, Any] = {"window_id": plan.window_id, "claim_id": plan.claim_id}
     if "claim_id" in result:
-        wanted |= {
+        expected |= {
             "ledger": plan.ledger_id,
             "group": plan.group_id,
             "part": None if plan.part is None else plan.part.to_json(),
         }
     differences = {
-        name: (one, result[name])
-        for name, one in wanted.items()
-        if name in result and result[name] != one and (name != "group" or result[name] is not None)
+        name: (value, result[name])
+        for name, value in expected.items()
+        if name in result
+        and result[name] != value
+        and (name != "group" or result[name] is not None)
     }
     attempt = result.get("attempt") if "claim_id" in result else None
-    # A later attempt may use an earlier attempt's output; a host numbers its replays freely.
+    # A later attempt may use an earlier attempt's output; hosts choose the numbers of their replays.
     is_later = isinstance(attempt, int) and attempt > plan.attempt
     if not differences and is_later and plan.status.is_open:
         differences = {"attempt": (plan.attempt, attempt)}
     if differences:
-        told = ", ".join(
-            f"{name} {found!r} instead of {one!r}" for name, (one, found) in differences.items()
+        text = ", ".join(
+            f"{name} {actual!r} instead of {value!r}"
+            for name, (value, actual) in differences.items()
         )
         raise WindowMismatchError(
             f"the output passed for window {plan.window_id} of group {plan.group_id} does not belong to this plan: "
-            f"it has {told}. Nothing was changed: pass each window's own output, in the order of the plans",
+            f"it has {text}. Nothing was changed: pass each window's own output, in the order of the plans",
             window_id=plan.window_id,
             differences=differences,
         )
 
 
-def check_cutoff(window: Window, now_ms: int) -> None:
-    """Raise `CutoffInFutureError` if the cutoff has not passed, unless the window allows it."""
-    if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
-        raise CutoffInFutureError(
-            f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
-            "before it may still be written. Retry when it has passed",
-            cutoff_ms=window.cutoff_ms,
-            now_ms=now_ms,
-        )
-
-
 def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, what: str) -> None:
-    """Raise `ConfigError` unless there is one of the others for each plan."""
+    """Raise `ConfigError` unless there is one of `others` for each plan."""
     if len(others) != len(plans):
         raise ConfigError(f"{len(plans)} plans and {len(others)} {what}: give one for each plan")
 
@@ -115,6 +107,28 @@ def check_list(value: object, *, what: str) -> None:
     """Raise `ConfigError` unless the value is a list; text and generators are not lists."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise ConfigError(f"{what} is {shown(value)}: give a list")
+
+
+def check_alike(windows: Iterable[Window]) -> None:
+    """Raise `ConfigError` if windows differ in more than their times, or if there are none."""
+    questions = {
+        (
+            window.topics,
+            window.exclude,
+            window.isolation,
+            window.starting_offsets,
+            window.out_of_orderness_ms,
+            window.on_data_loss,
+            window.mode,
+        )
+        for window in windows
+    }
+    if len(questions) != 1:
+        raise ConfigError(
+            "windows that are planned together may differ only in their times: plan the others separately"
+            if questions
+            else "there is no window to plan"
+        )
 
 
 def check_plan(plan: object) -> None:
@@ -152,7 +166,7 @@ def check_plan_of(group_id: str, plan: WindowPlan) -> None:
 
 
 def check_claims(group_id: str, plan: WindowPlan) -> None:
-    """Raise unless this is a plan of the group, or a part of one, that claims offsets: not a preview."""
+    """Raise unless this is a plan of the group, or a part of a plan, that claims offsets: not a preview."""
     check_plan_of(group_id, plan)
     if not plan.claim_id:
         raise ConfigError(
@@ -163,23 +177,29 @@ def check_claims(group_id: str, plan: WindowPlan) -> None:
 def check_processed(plan: WindowPlan, offsets: object) -> None:
     """Raise `ConfigError` unless the value maps partitions to offsets, `WindowMismatchError` unless the plan takes them."""
     if not isinstance(offsets, Mapping) or not all(
-        isinstance(tp, TopicPartition) and isinstance(one, OffsetSet) for tp, one in offsets.items()
+        isinstance(tp, TopicPartition) and isinstance(processed, OffsetSet)
+        for tp, processed in offsets.items()
     ):
         raise ConfigError(
             f"the processed offsets are {shown(offsets)}: give a mapping from partitions to offset sets"
         )
     taken = plan.taken
-    others = {tp: more for tp, one in offsets.items() if (more := one - taken.get(tp, EMPTY_SET))}
+    others = {
+        tp: more
+        for tp, processed in offsets.items()
+        if (more := processed - taken.get(tp, EMPTY_SET))
+    }
     if others:
         tp, more = next(iter(others.items()))
         start, end = more.ranges[0]
         raise WindowMismatchError(
             f"window {plan.window_id} of group {plan.group_id}: the plan does not take "
-            f"{sum(one.count for one in others.values()):,} of the processed offsets, {tp} [{start}, {end}) among them. "
+            f"{sum(extra.count for extra in others.values()):,} of the processed offsets, {tp} [{start}, {end}) among them. "
             "Nothing was changed: pass each window's own offsets",
             window_id=plan.window_id,
             differences={
-                str(one): (taken.get(one, EMPTY_SET).ranges, offsets[one].ranges) for one in others
+                str(partition): (taken.get(partition, EMPTY_SET).ranges, offsets[partition].ranges)
+                for partition in others
             },
         )
 
@@ -194,30 +214,30 @@ def check_committable(group_id: str, plan: WindowPlan) -> None:
         )
 
 
-def present(found: _T | None) -> _T:
+def present(record: _T | None) -> _T:
     """Return the record of a decision that always finds or creates one."""
-    if found is None:
-        raise AssertionError("this decision always finds or makes a record")
-    return found
+    if record is None:
+        raise AssertionError("this decision always finds or creates a record")
+    return record
 
 
 def until_decided(attempt: Callable[[], _T | None], what: str) -> _T:
-    """Repeat an attempt while its facts are out of date when it is decided, within the call's time limit.
+    """Repeat an attempt as long as its facts are outdated when it is decided, within the call's time limit.
 
     Raises:
         WindowFencedError: the group changed during each attempt.
     """
     deadline = within(UPDATE_TIMEOUT_S)
-    while (found := attempt()) is None:
+    while (decision := attempt()) is None:
         if deadline.is_over:
             raise WindowFencedError(
                 f"{what}: the group changed during each attempt until the deadline. Run the same window again"
             )
-    return found
+    return decision
 
 
 def covers(record: WindowRecord, window: Window) -> bool:
-    """Return whether a window is committed and holds the records that another one asks for."""
+    """Return whether a window is committed and has the records that another window asks for."""
     held = record.plan.window
     return (
         record.status.is_done
@@ -233,16 +253,18 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
-def unpublished_notes(view: GroupView, asked: Collection[str]) -> tuple[str, ...]:
-    """Return a note on windows, other than those asked for, whose output readers do not see yet."""
-    waiting = [name for name in (view.state.unpublished if view.state else ()) if name not in asked]
+def unpublished_notes(view: GroupView, window_ids: Collection[str]) -> tuple[str, ...]:
+    """Return a note about other windows of the group whose output readers do not see yet."""
+    waiting = [
+        name for name in (view.state.unpublished if view.state else ()) if name not in window_ids
+    ]
     if not waiting:
         return ()
     return (f"the group has {unpublished_text(waiting)}. A run with the same output publishes it",)
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:
-    """Return notes on expired committed offsets: the ledger has them, and the next commit restores them."""
+    """Return notes about expired committed offsets: the ledger has them, and the next commit restores them."""
     if view.state is None:
         return ()
     gone = [

@@ -1,7 +1,7 @@
-"""Commit windows: ask the cluster before the fence, decide inside it, and store all or nothing.
+"""Commit windows: read facts from the cluster before the fence, decide inside it, and store all or nothing.
 
-A plan passes three states, one transaction each: its output is written, its offsets are committed, its output is
-published. If the output is known at the commit, one transaction does the first two.
+A plan goes through three states, with one transaction each: its output is written, its offsets are committed, its
+output is published. If the output is known at the commit, one transaction does the first two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, check_group_empty
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets, check_group_empty
 from kafka_ordered_ops.core.errors import ForeignCommitError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.checks import known_window
@@ -39,7 +39,7 @@ from kafka_ordered_ops.windows.checks import (
 )
 from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results, publish_each
 
-#: Written down for windows, by one of their decisions each.
+#: A decision about one window.
 _Step = Callable[[GroupView], Outcome]
 
 
@@ -52,7 +52,7 @@ class _Facts:
 
 
 class Committer:
-    """Commits windows of one group; the part of the service that moves its progress."""
+    """Commit windows of one group; the part of the service that moves its progress."""
 
     def __init__(
         self, group_id: str, lookup: LookupDoor, ledger: LedgerDoor, *, clock: Callable[[], float]
@@ -61,7 +61,7 @@ class Committer:
         self._lookup = lookup
         self._ledger = ledger
         self._clock = clock
-        #: Of the group when it was last seen: its offsets on all of them are committed again with each window's.
+        #: The group's topics at the last commit: each commit repeats the offsets of all of them.
         self._topics: frozenset[str] = frozenset()
 
     def mark_processed(self, plan: WindowPlan, done: Mapping[TopicPartition, OffsetSet]) -> None:
@@ -96,25 +96,25 @@ class Committer:
     ) -> list[WindowPlan]:
         """Commit windows and their staged outputs in one transaction; see `OrderedWindows.commit_many`.
 
-        `accept` takes other programs' commits as the group's progress, or raises the error about them.
+        `accept` adopts other programs' commits as the group's progress, or raises the error about them.
         """
         # 1. The outputs must belong to these plans, and be complete.
         self._check(plans)
         steps: list[_Step] = []
         if staged is not None:
             check_outputs(plans, staged, partial(self._ledger.read, self._group))
-            steps = self._writing(plans, [dict(one.to_json()) for one in staged])
-        # 2. Written and committed, all of it or nothing. Of a commit that is refused, written alone.
+            steps = self._writing(plans, [dict(output.to_json()) for output in staged])
+        # 2. Record windows as written and committed, all or nothing. If the commit is refused, only as written.
         try:
             return self._committed(plans, steps)
         except ForeignCommitError as error:
-            # 3. Offsets committed by another program are adopted, and the windows are committed after them.
-            accept(error)
+            # 3. Adopt offsets that another program committed, and commit the windows after them.
+            accept(error, any(plan.adopts_commits for plan in plans))
         return self._committed(plans, steps)
 
     def _committed(self, plans: Sequence[WindowPlan], steps: Sequence[_Step]) -> list[WindowPlan]:
         now_ms = self._now_ms()
-        # Committed already, a window is committed whatever became of its topics since: nothing need be asked.
+        # A committed window stays committed, whatever happened to its topics since: it needs no facts.
         asks = any(plan.status.is_open for plan in plans)
         refusal: KafkaOrderedOpsError | None = None
 
@@ -129,13 +129,13 @@ class Committer:
 
             def commit(view: GroupView) -> Outcome:
                 # 2c. Then the offsets become part of the progress.
-                present = facts.plans.topics if facts else {}
+                topics = facts.plans.topics if facts else {}
                 outcome = transitions.commit(
                     view,
                     plans,
                     now_ms=now_ms,
                     others=others,
-                    present=present,
+                    present=topics,
                     # Only outputs that were passed are recorded here, and then published.
                     publishes=bool(steps),
                 )
@@ -148,7 +148,7 @@ class Committer:
             except KafkaOrderedOpsError as error:
                 if not isinstance(written, Change):
                     raise
-                # 2d. Refused: the next attempt need not run the job again.
+                # 2d. Refused: record the outputs, so that the next attempt does not run the job again.
                 refusal = error
                 return written
 
@@ -166,11 +166,11 @@ class Committer:
     def _checked(
         self, outcome: Outcome, plans: Sequence[WindowPlan], facts: _Facts | None
     ) -> Outcome:
-        """Return a commit, checked by value against the cluster's answers; None if the answers do not cover all of it."""
+        """Return a commit, checked against the cluster's answers; None if the answers do not cover all of its topics."""
         if not isinstance(outcome, Change):
             return outcome
         self._topics = frozenset(outcome.state.topics)
-        if facts is None or not facts.plans.asked >= self._topics:
+        if facts is None or not facts.plans.requested >= self._topics:
             return None
         facts.plans.check(plans)
         check_group_empty(self._group, facts.members)
@@ -178,7 +178,7 @@ class Committer:
 
     def publish(self, plans: Sequence[WindowPlan], staged: Sequence[Staged]) -> list[WindowPlan]:
         """See `OrderedWindows.publish_many`."""
-        # 1. The windows must be committed: before anything is visible, and again inside the fence.
+        # 1. The windows must be committed: checked before anything becomes visible, and again inside the fence.
         check_plans(plans)
         check_outputs(plans, staged)
         view = self._ledger.read(self._group, [plan.window_id for plan in plans])
@@ -188,31 +188,31 @@ class Committer:
         # 2. The outputs become visible.
         with outside():
             publish_each(staged)
-        # 3. That is recorded.
+        # 3. The windows are recorded as published.
         steps = [
-            partial(transitions.publish, plan=plan, result=kept_result(plan, one.to_json()))
-            for plan, one in zip(plans, staged, strict=True)
+            partial(transitions.publish, plan=plan, result=kept_result(plan, output.to_json()))
+            for plan, output in zip(plans, staged, strict=True)
         ]
         return _plans(self._change(plans, lambda view, _: in_turn(view, steps)))
 
     def split(self, plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
         """See `OrderedWindows.split`."""
         check_committable(self._group, plan)
-        made = splitting.shares(plan, count)
+        parts = splitting.shares(plan, count)
         now_ms = self._now_ms()
         self._change([plan], lambda view, _: splitting.split(view, plan, count, now_ms=now_ms))
-        return made
+        return parts
 
     def report(self, part: WindowPlan, result: Mapping[str, Any]) -> WindowRecord:
         """See `OrderedWindows.report`."""
-        kept, now_ms = kept_result(part, result), self._now_ms()
+        stored, now_ms = kept_result(part, result), self._now_ms()
         [record] = self._change(
-            [part], lambda view, _: splitting.report(view, part, kept, now_ms=now_ms)
+            [part], lambda view, _: splitting.report(view, part, stored, now_ms=now_ms)
         )
         return record
 
     def abandon(self, window_id: str, owner: WindowPlan | None) -> WindowRecord:
-        """See `OrderedWindows.abandon`; with `owner` only while that attempt may commit it."""
+        """See `OrderedWindows.abandon`; with `owner`, only if that attempt may still commit the window."""
         removed: WindowRecord | None = None
 
         def decide(view: GroupView, _: CommittedOffsets) -> Outcome:
@@ -220,7 +220,7 @@ class Committer:
             if owner is None and window_id in view.unreadable:
                 removed = stand_in(view, window_id)
             elif removed is not None and window_id not in view.windows:
-                # An earlier attempt of this change, with an unknown outcome, removed it.
+                # An earlier attempt of this change, with an unknown outcome, removed the window.
                 return ()
             else:
                 removed = None
@@ -231,7 +231,7 @@ class Committer:
         )
         return removed or known_window(present(after), window_id)
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     def _check(self, plans: Sequence[WindowPlan]) -> None:
         check_plans(plans)
@@ -241,7 +241,7 @@ class Committer:
     def _writing(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> list[_Step]:
-        """Return the decision that records the results of the open windows; the others stay unchanged."""
+        """Return the decisions that record the results of open windows; other windows stay unchanged."""
         now_ms = self._now_ms()
         return [
             partial(
@@ -254,7 +254,7 @@ class Committer:
     def _change(
         self, plans: Sequence[WindowPlan], decide: Decision, *, processed: Sequence[str] = ()
     ) -> list[WindowRecord]:
-        """Return the windows' records after a decision that always finds or makes them."""
+        """Return the windows' records after a decision that always finds or creates them."""
         return present(self._try(plans, lambda: decide, processed))
 
     def _try(

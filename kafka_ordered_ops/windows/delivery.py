@@ -1,6 +1,6 @@
 """Deliver windows: bring each from its current status to published.
 
-The steps are calls of the service, each with its own bound, and the job runs between them.
+The steps are calls of the service, each with its own time limit, and the job runs between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.group.transitions import check_parts
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 from kafka_ordered_ops.windows.checks import check_committable, check_plans
 from kafka_ordered_ops.windows.sink import (
     Reopen,
@@ -47,33 +47,33 @@ class Delivery:
     record: WindowRecord
     #: True if the sink's job ran in this call; False if an earlier attempt had run it.
     ran: bool
-    #: True if readers did not see the published window, and this call has shown them what an earlier attempt had written.
+    #: True if readers did not see the published window, and this call published an earlier attempt's output again.
     shown_again: bool = False
 
     @property
     def plan(self) -> WindowPlan:
-        """The plan, with its status now."""
+        """The plan, with its current status."""
         return self.record.plan
 
 
 class Steps(Protocol):
-    """The calls of a service that a delivery is made of; see `OrderedWindows`."""
+    """The calls of a service that a delivery consists of; see `OrderedWindows`."""
 
     group_id: str
 
     def unpublished(self) -> list[WindowRecord]:
-        """Return the group's windows that are committed, and whose output is not published yet."""
+        """Return the group's committed windows whose output is not published yet."""
 
     def show_many(self, window_ids: Sequence[str]) -> list[WindowRecord]:
         """Return the windows as the ledger has them."""
 
     def check_readable(self, plan: WindowPlan) -> None:
-        """Raise `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        """Raise `RecordsLostError` if a committed window can no longer be read from Kafka."""
 
     def commit_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
     ) -> list[WindowPlan]:
-        """Commit windows in one transaction; with `staged`, then publishes them."""
+        """Commit windows in one transaction; with `staged`, then publish them."""
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
@@ -88,25 +88,25 @@ def deliver(
     steps: Steps, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
-    # 1. Refuse windows that cannot be delivered before a job runs for nothing.
+    # 1. Refuse windows that cannot be delivered, before a job runs in vain.
     check_jobs(write, reopen)
     check_plans(plans, each_once=True)
     for plan in plans:
         check_committable(steps.group_id, plan)
-    # 2. Publish what earlier runs have committed, and died before it was visible.
+    # 2. Publish outputs of earlier runs that died between commit and publishing.
     _publish_left(steps, plans, reopen)
     # 3. Skip covered windows: other windows deliver their records, and no sink sees them.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)
     with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
-    # 4. Find an earlier attempt's output; or find that another attempt, or tasks for its parts, have the window.
+    # 4. Find outputs of earlier attempts; raise if another attempt, or tasks for parts, have a window.
     try:
-        found, moved = _found(steps, with_records, reopen)
+        earlier, moved = _found(steps, with_records, reopen)
     except NEVER_PUBLISHED as error:
         give_back(steps, with_records, error)
         raise
     # 5. Run the job for the rest.
-    missing = [plan for plan in with_records if plan.window_id not in found]
+    missing = [plan for plan in with_records if plan.window_id not in earlier]
     for plan in missing:
         if plan.status.is_done:
             steps.check_readable(plan)
@@ -118,9 +118,9 @@ def deliver(
     check_outputs(missing, written)
     fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
     # 6. Commit open windows and publish those that readers do not see.
-    unseen = _unseen(with_records, found)
+    unseen = _unseen(with_records, earlier)
     try:
-        _finish(steps, with_records, {**found, **fresh}, unseen | moved | fresh.keys())
+        _finish(steps, with_records, {**earlier, **fresh}, unseen | moved | fresh.keys())
     except WindowSupersededError:
         discard(steps, fresh)
         raise
@@ -128,34 +128,34 @@ def deliver(
         give_back(steps, with_records, error, fresh=missing)
         discard(steps, fresh)
         raise
-    # 7. Return the windows with their status now.
+    # 7. Return the windows with their current status.
     records = steps.show_many([plan.window_id for plan in plans])
     return [
-        Delivery(one, ran=name in fresh, shown_again=name in unseen)
-        for one in records
-        for name in [one.plan.window_id]
+        Delivery(record, ran=name in fresh, shown_again=name in unseen)
+        for record in records
+        for name in [record.plan.window_id]
     ]
 
 
 def _publish_left(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> None:
-    """Publish the group's other windows that are committed, and whose output is complete in the same place."""
+    """Publish the group's other committed windows whose output is complete in the same place."""
     if (left := getattr(reopen, "left", None)) is None:
         return
-    asked = {plan.window_id for plan in plans}
+    in_call = {plan.window_id for plan in plans}
     for record in steps.unpublished():
         plan = record.plan
-        if plan.window_id in asked:
+        if plan.window_id in in_call:
             continue
         try:
-            if (found := left(record.result or {})) is not None:
-                steps.publish_many([plan], [found])
+            if (output := left(record.result or {})) is not None:
+                steps.publish_many([plan], [output])
                 _log.info(
                     "group %s: published window %s, which an earlier run had committed",
                     steps.group_id,
                     plan.window_id,
                 )
         except (SinkError, WindowSupersededError) as error:
-            # Its own run says so as an error; these windows are not in its way.
+            # The window's own run raises this error; it does not affect the windows of this call.
             _log.warning(
                 "group %s: window %s stays unpublished: %s", steps.group_id, plan.window_id, error
             )
@@ -164,39 +164,45 @@ def _publish_left(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> 
 def _found(
     steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen
 ) -> tuple[dict[str, Staged], set[str]]:
-    """Return the outputs of earlier attempts that are still there, by window id; and which are not where the ledger has them."""
+    """Return the existing outputs of earlier attempts by window id, and the ids whose output differs from the ledger."""
     records = steps.show_many([plan.window_id for plan in plans])
     for plan, record in zip(plans, records, strict=True):
         check_owns_output(record, plan)
         check_parts(record)
+    pairs = [
+        (plan, record)
+        for plan, record in zip(plans, records, strict=True)
+        # A replay is another attempt of a finished window: its job runs, whatever earlier attempts have written.
+        if not (record.status.is_done and plan.attempt > newest_attempt(record.plan, record.result))
+    ]
     results = {
         plan.window_id: record.result or {}
-        for plan, record in zip(plans, records, strict=True)
+        for plan, record in pairs
         # The plan may be older: an earlier call of the same attempt may have ended after its job.
         if record.status is not WindowStatus.PLANNED
     }
-    found = reopen_each(reopen, results)
+    outputs = reopen_each(reopen, results)
     if (elsewhere := getattr(reopen, "elsewhere", None)) is not None:
-        # Published to another place, by an earlier call that named it: there is nothing to look at here.
-        for plan, record in zip(plans, records, strict=True):
-            if record.status is WindowStatus.PUBLISHED and plan.window_id not in found:
-                found |= _named(plan, elsewhere(record.result or {}))
-    moved = {name for name, one in found.items() if dict(one.to_json()) != results[name]}
-    return found, moved
+        # An earlier call published the window to another place: there is nothing to find here.
+        for plan, record in pairs:
+            if record.status is WindowStatus.PUBLISHED and plan.window_id not in outputs:
+                outputs |= _named(plan, elsewhere(record.result or {}))
+    moved = {name for name, output in outputs.items() if dict(output.to_json()) != results[name]}
+    return outputs, moved
 
 
-def _named(plan: WindowPlan, found: Staged | None) -> dict[str, Staged]:
-    return {} if found is None else {plan.window_id: found}
+def _named(plan: WindowPlan, output: Staged | None) -> dict[str, Staged]:
+    return {} if output is None else {plan.window_id: output}
 
 
-def _unseen(plans: Sequence[WindowPlan], found: Mapping[str, Staged]) -> set[str]:
-    """Return the windows that are published by the ledger, and whose readers do not see what was found of them."""
+def _unseen(plans: Sequence[WindowPlan], outputs: Mapping[str, Staged]) -> set[str]:
+    """Return the windows that are published in the ledger, but whose existing outputs readers do not see."""
     return {
         plan.window_id
         for plan in plans
         if plan.status is WindowStatus.PUBLISHED
-        and plan.window_id in found
-        and not is_visible(found[plan.window_id])
+        and plan.window_id in outputs
+        and not is_visible(outputs[plan.window_id])
     }
 
 
@@ -208,7 +214,7 @@ def _finish(
 ) -> None:
     """Commit open windows and publish committed ones, in as few transactions as possible.
 
-    A published window is published again only if it is among those.
+    A published window is published again only if `again` contains it.
     """
     open_ = [plan for plan in plans if plan.status.is_open]
     done = [
@@ -232,8 +238,8 @@ def give_back(
 ) -> None:
     """Abandon open windows whose output can never be published: their records are free for other windows.
 
-    Those are the window that the error is about, and `fresh` ones, whose job was to run for all of them together. An
-    earlier attempt's output of another window stays.
+    These are the window of the error, and `fresh` windows, which share one job. Other windows keep an earlier attempt's
+    output.
     """
     refused = error.facts.get("window_id")
     for plan in plans:
@@ -244,8 +250,8 @@ def give_back(
 
 
 def discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
-    """Remove outputs that nobody needs. Outputs recorded in the ledger are left to the owning attempt."""
+    """Remove outputs that are not needed. Outputs recorded in the ledger are left to the owning attempt."""
     named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
-    for window_id, one in fresh.items():
-        if named.get(window_id) != one.to_json():
-            one.discard()
+    for window_id, output in fresh.items():
+        if named.get(window_id) != output.to_json():
+            output.discard()

@@ -30,7 +30,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.client.forks import Home
 
-#: Errors that pass by themselves: a call with time left starts over. Every call can be repeated at any time.
+#: Temporary errors: a call with time left starts over. Every call can be repeated at any time.
 _PASSING: Final = (
     BrokerUnreachableError,
     LedgerUnavailableError,
@@ -50,9 +50,10 @@ class Gate:
 
     Args:
         name: the service's name in messages.
-        timeout_s: bound for each call, the wait for other threads' calls included.
-        is_patient: whether a call is repeated after such an error.
-        rights_named: a block that names all rights that a call lacks, by the call's name and its arguments.
+        timeout_s: time limit for each call, including the wait for other threads' calls.
+        is_patient: whether a call is repeated after a temporary error.
+        rights_named: returns a block that adds all missing rights of a call to its error, from the call's name and
+            arguments.
     """
 
     def __init__(
@@ -63,35 +64,35 @@ class Gate:
         self._is_patient = is_patient
         self.rights_named = rights_named
         self._home = Home()
-        #: A condition, for the thread that holds it can let others in for a while: see `pause`.
+        #: A condition, so that the thread that holds it can let others in for a while: see `pause`.
         self._lock = threading.Condition(threading.RLock())
         self._closed = False
 
     def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
         """Make a call; raise `ClosedError`, `NotShareableError`, or the call's last error."""
         self.check()
-        with calls.call(f"{self.name}: {what}", self._timeout_s) as one, self._turn(what):
+        with calls.call(f"{self.name}: {what}", self._timeout_s) as current, self._turn(what):
             self.check()
             while True:
                 try:
                     with self.rights_named(what, about):
                         return call()
                 except _PASSING as error:
-                    left_s = one.deadline.left_s if one.deadline else 0.0
+                    left_s = current.deadline.left_s if current.deadline else 0.0
                     if not self._is_patient or left_s <= _PAUSE_S:
                         raise
-                    one.waits_for(str(error))
+                    current.waits_for(str(error))
                     time.sleep(_PAUSE_S)
 
     def check(self) -> None:
-        """Raise unless calls can be made here."""
+        """Raise unless this process may call the service."""
         self._home.check(self.name)
         if self._closed:
             raise ClosedError(f"{self.name} is closed: create another one")
 
     @contextmanager
     def closing(self) -> Iterator[bool]:
-        """Close the way; return whether there is anything to close: not twice, and not in a forked process."""
+        """Close the gate; yield whether there is anything to close: not twice, and not in a forked process."""
         if not self._home.is_here or self._closed:
             yield False
             return
@@ -106,7 +107,7 @@ class Gate:
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[None]:
-        """Let one thread in: a client answers one question at a time, and a ledger is read by one reader."""
+        """Let one thread in: a client handles one request at a time, and a ledger has one reader."""
         calls.waits_for("another thread's call")
         left_s = min(calls.within(self._timeout_s).left_s, threading.TIMEOUT_MAX)
         if not self._lock.acquire(timeout=left_s):
@@ -127,8 +128,8 @@ class _Closes(Protocol):
 class Gated:
     """An object whose public methods go through a `Gate`. A context manager.
 
-    Belongs to the process that opened it. Several threads may call it: one call at a time proceeds, and the others
-    wait, within their own bound.
+    It belongs to the process that opened it. Several threads may call it: one call proceeds at a time, and the others
+    wait, within their own time limits.
     """
 
     def __init_subclass__(cls, *, in_steps: Collection[str] = ()) -> None:
@@ -153,16 +154,16 @@ class Gated:
         return f"<{type(self).__name__}: {'not open' if gate is None else gate.name}>"
 
     def close(self) -> None:
-        """Close the connections; may be called twice. In a forked process it leaves its parent's alone."""
+        """Close the connections; may be called twice. In a forked process, the connections of its parent stay open."""
         with self._gate.closing() as is_open:
-            for one in self._closes if is_open else ():
-                one.close()
+            for connection in self._closes if is_open else ():
+                connection.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise `NotShareableError`: connections can be neither copied nor pickled."""
         raise NotShareableError(
-            f"{self._gate.name} cannot be copied or pickled: they hold connections. Pass on the settings and the "
-            "group, and open them where they are used"
+            f"{self._gate.name} cannot be copied or pickled, as they have connections. Pass the settings and the group "
+            "instead, and open the windows where they are used"
         )
 
 

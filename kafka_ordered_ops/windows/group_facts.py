@@ -1,4 +1,4 @@
-"""A group, its commits and its logs, looked at before its progress is moved."""
+"""Facts about a group, its commits and its logs, read before its progress is moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias, TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    TopicFacts,
+    partitions_of,
+)
 from kafka_ordered_ops.core.group.checks import known_state
 from kafka_ordered_ops.core.group.decisions.adoption import LogNow
 from kafka_ordered_ops.core.group.decisions.truncation import KnownLogs, known_logs, seen_epochs
@@ -17,7 +22,6 @@ from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
 from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
-from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import until_decided
 
@@ -26,7 +30,7 @@ _Summary = TypeVar("_Summary")
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A group that the ledger knows, with all its windows, and its logs as they were before the fence."""
+    """A group in the ledger, with all its windows, and its logs as they were before the fence."""
 
     view: GroupView
     known: KnownLogs
@@ -35,16 +39,16 @@ class GroupFacts:
     topics: Mapping[str, TopicFacts]
     logs: Mapping[TopicPartition, LogNow]
     log_ends: Mapping[TopicPartition, int]
-    #: Partitions whose commits were made with a state that the ledger does not have, if these are not refused.
+    #: Partitions whose commits refer to a state that the ledger does not have, if these commits are not refused.
     unknown: Collection[TopicPartition] = ()
 
     @property
     def others(self) -> dict[TopicPartition, OthersCommit]:
         """The commits of other programs."""
         unknown = {
-            tp: unknown_commit(found, end=self.log_ends.get(tp))
+            tp: unknown_commit(commit, end=self.log_ends.get(tp))
             for tp in self.unknown
-            if (found := self.committed.get(tp)) is not None
+            if (commit := self.committed.get(tp)) is not None
         }
         return {**commits_of_others(self.committed, self.view.state, self.log_ends), **unknown}
 
@@ -54,9 +58,9 @@ class GroupFacts:
         committed: CommittedOffsets,
         unknown: Collection[TopicPartition],
     ) -> Self | None:
-        """Return the facts with what was read inside the fence; None if the logs must be read again for that.
+        """Return the facts with the values read inside the fence; None if the logs must be read again.
 
-        The logs must have been read for this very state, and no offset may have been committed beyond their ends since.
+        The logs must have been read for the same state, and no offset may have been committed past their ends since.
         """
         then, now = known_state(self.view).topics, known_state(view).topics
         if known_logs(view) != self.known or any(
@@ -64,26 +68,26 @@ class GroupFacts:
         ):
             return None
         if any(
-            found is not None and found != self.committed.get(tp) and not self._reach(tp, found)
-            for tp, found in committed.items()
+            commit is not None and commit != self.committed.get(tp) and not self._reach(tp, commit)
+            for tp, commit in committed.items()
             if tp in self.logs
         ):
             return None
         return replace(self, view=view, committed=committed, unknown=unknown)
 
-    def _reach(self, tp: TopicPartition, found: CommittedOffset) -> bool:
+    def _reach(self, tp: TopicPartition, commit: CommittedOffset) -> bool:
         return (
-            found.offset <= self.logs[tp].end
-            and others_commit(found, where=str(tp)).end <= self.log_ends[tp]
+            commit.offset <= self.logs[tp].end
+            and others_commit(commit, where=str(tp)).end <= self.log_ends[tp]
         )
 
 
-#: Returns a change and its summary; None: there is nothing to change. It may run several times.
+#: Returns a change, or None if there is nothing to change, and its summary. It may run several times.
 Decide: TypeAlias = Callable[[GroupFacts], tuple[Change | None, _Summary]]
 
 
 class GroupMover:
-    """Moves the progress of one group, other than by windows."""
+    """Move the progress of one group, other than by windows."""
 
     def __init__(
         self, group_id: str, lookup: LookupDoor, ledger: LedgerDoor, *, lookup_timeout_s: float
@@ -103,12 +107,12 @@ class GroupMover:
     ) -> _Summary:
         """Change the group's progress by a decision on its facts, and return the decision's summary.
 
-        With `dry_run` nothing is changed, and the group may have live members. With `takes_unknown`, commits about a
-        state that the ledger does not have are those of other programs.
+        With `dry_run`, nothing is changed, and the group may have live members. With `takes_unknown`, commits about a
+        state that the ledger does not have count as commits of other programs.
 
         Raises:
             UnknownWindowError: the ledger has no state of the group.
-            LedgerLostError: a commit is about such a state.
+            LedgerLostError: a commit refers to a state that the ledger does not have.
             GroupInUseError: the group has live members.
             WindowFencedError: the group changed during each attempt.
         """
@@ -131,7 +135,7 @@ class GroupMover:
                 now = facts.inside(view, committed, unknown)
                 if now is None:
                     return None
-                # 3. The change. After one with an unknown outcome, the next read finds nothing to do.
+                # 3. The change. If a change with an unknown outcome was stored, the next attempt finds nothing to change.
                 change, summary = decide(now)
                 if change is None:
                     return ()
@@ -149,7 +153,7 @@ class GroupMover:
         return self.ledger.unknown_commits(view, committed)
 
     def look(self, *, settle: bool, takes_unknown: bool = False) -> GroupFacts:
-        """Read the group first (older offsets were restored), then the offsets (no log ends below them)."""
+        """Read the group first, as older offsets may be restored, then its offsets, and the logs last."""
         view = self.ledger.read(self.group_id, everything=True, settle=settle)
         state, known = known_state(view), known_logs(view)
         topics = self.lookup.existing(state.topics)
@@ -158,23 +162,23 @@ class GroupMover:
             self.group_id, partitions, timeout_s=self.lookup_timeout_s
         )
         same = {
-            tp: one
-            for tp, one in known.items()
+            tp: log
+            for tp, log in known.items()
             if tp.topic in topics and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
         }
         spans = log_spans(self.lookup, partitions, state.definition.isolation, seen_epochs(same))
-        ends = {tp: one.log_end for tp, one in spans.items()}
+        ends = {tp: span.log_end for tp, span in spans.items()}
         cuts = find_cuts(self.lookup, self.group_id, same, ends)
         logs = {
             tp: LogNow(
                 topics[tp.topic].topic_id,
-                one.start,
-                one.end,
+                span.start,
+                span.end,
                 cut=cuts.get(tp),
-                leader_epoch=one.log_end.leader_epoch,
+                leader_epoch=span.log_end.leader_epoch,
             )
-            for tp, one in spans.items()
+            for tp, span in spans.items()
         }
-        log_ends = {tp: one.offset for tp, one in ends.items()}
+        log_ends = {tp: end.offset for tp, end in ends.items()}
         unknown = self._unknown(view, committed) if takes_unknown else ()
         return GroupFacts(view, known, committed, topics, logs, log_ends, unknown)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 
 from kafka_ordered_ops.core.arguments import as_span
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import ForeignCommitError
 from kafka_ordered_ops.core.group.checks import check_only_forward, unpublished_text
 from kafka_ordered_ops.core.group.decisions import adoption, migrating
@@ -33,7 +33,7 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 
 
 class Maintenance:
-    """Adopts, migrates and prunes for one group."""
+    """Adopt, migrate and prune for one group."""
 
     def __init__(self, mover: GroupMover, *, clock: Callable[[], float]) -> None:
         self._mover = mover
@@ -49,7 +49,7 @@ class Maintenance:
         return adopted
 
     def take_over(self) -> None:
-        """Adopt what Parallel Consumer has done; raise `ForeignCommitError` for anything else."""
+        """Adopt the progress of Parallel Consumer; raise `ForeignCommitError` for any other change."""
 
         def decide(facts: GroupFacts) -> tuple[Change | None, Adoption]:
             check_only_forward(facts.view, facts.others)
@@ -84,7 +84,7 @@ class Maintenance:
         old: dict[str, int] = {}
 
         def keep(record: WindowRecord) -> bool:
-            # Of a hundred thousand windows no more is kept than this.
+            # Keep only this of a hundred thousand windows.
             if may_be_pruned(record, before_ms=before_ms, forget=forget):
                 old[record.plan.window_id] = record.touched_at_ms
             return False
@@ -96,11 +96,11 @@ class Maintenance:
         names = sorted(old.keys() - set(waiting), key=lambda name: (old[name], name))
         pruned: list[str] = []
         for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
-            some = names[at : at + PRUNED_AT_ONCE_MAX]
-            pruning = partial(_pruning, some, before_ms=before_ms, forget=forget)
-            after = self._ledger.update(self._group, pruning, wanted=some)
-            # Some may have been planned again since they were read.
-            pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
+            batch = names[at : at + PRUNED_AT_ONCE_MAX]
+            pruning = partial(_pruning, batch, before_ms=before_ms, forget=forget)
+            after = self._ledger.update(self._group, pruning, wanted=batch)
+            # Some windows may have been planned again since they were read.
+            pruned += [name for name in batch if is_pruned(present(after), name, forget=forget)]
         return pruned
 
     def restore(self, offset: int, *, dry_run: bool) -> RestoredRecord:
@@ -119,37 +119,37 @@ class Maintenance:
             )
         return restored
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     def _tell(self, adopted: Adoption, level: int) -> None:
-        for one in adopted.moved:
+        for partition in adopted.moved:
             _log.log(
                 level,
                 "group %s: adopted %s: %s, progress moved from %d to %d, %d offsets done beyond",
                 self._group,
-                one.tp,
-                one.cause,
-                one.base_before,
-                one.base_after,
-                one.done.count,
+                partition.tp,
+                partition.cause,
+                partition.base_before,
+                partition.base_after,
+                partition.done.count,
             )
 
     def _check_written(self, to: ProgressFormat) -> None:
-        """Read the group's commits back, and raise `ForeignCommitError` if they are not those of the ledger, to the byte."""
+        """Read the group's commits back; raise `ForeignCommitError` unless they match the ledger byte for byte."""
         facts = self._mover.look(settle=False)
         state = facts.view.state
         if state is None or state.format is not to:
-            # Migrated on by another process.
+            # Another process has migrated the group since.
             return
         shared = shared_commits(state, facts.topics) if to.is_shared else {}
         moved = {
-            str(tp): (partition.committed, None if found is None else found.offset)
+            str(tp): (partition.committed, None if commit is None else commit.offset)
             for tp, partition in state
             if tp in facts.logs
             and (
-                (found := facts.committed.get(tp)) is None
-                or found.offset != partition.committed
-                or (found != shared.get(tp) if to.is_shared else not is_own_commit(found))
+                (commit := facts.committed.get(tp)) is None
+                or commit.offset != partition.committed
+                or (commit != shared.get(tp) if to.is_shared else not is_own_commit(commit))
             )
         }
         if moved:

@@ -1,4 +1,4 @@
-"""Name the rights that a call of the service lacks, if the cluster refuses it."""
+"""Report the missing rights of a call of the service, if the cluster refuses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOKS: Final = frozenset({*vars(GroupQueries), "replay"})
 def rights_named(
     settings: ClientSettings, group_id: str, ledger_topic: str, what: str, about: Sequence[object]
 ) -> AbstractContextManager[None]:
-    """Ask for the group's offsets among the calls that change nothing only in a preview."""
+    """Return the block that adds missing rights to errors. Of calls that change nothing, only `preview` needs the group."""
     changes = what != "preview" and what not in _LOOKS
     return all_rights_named(
         settings,

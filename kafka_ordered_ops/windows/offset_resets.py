@@ -1,4 +1,4 @@
-"""Set a group's offsets to a person's choice: of a window group in the ledger, of any other group in Kafka alone."""
+"""Reset a group's offsets: in the ledger for a group of windows, and only in Kafka for any other group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from kafka_ordered_ops.core.arguments import as_names, check_count, shown
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts, check_group_empty
+from kafka_ordered_ops.core.cluster.cluster_facts import (
+    CommittedOffsets,
+    TopicFacts,
+    check_group_empty,
+    partitions_of,
+)
+from kafka_ordered_ops.core.cluster.names import check_topic_names
 from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
     ConfigError,
@@ -17,25 +23,23 @@ from kafka_ordered_ops.core.group.decisions import resetting
 from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset, ResetPartition
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.group.others import is_readable, others_commit
-from kafka_ordered_ops.core.names import check_topic_names
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.planning import bound_time_ms, resolve_start
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Bound, as_bound
 from kafka_ordered_ops.kafka.facts.log_spans import LogSpan, log_spans
-from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import set_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.group_facts import GroupFacts, GroupMover
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: Where a group is set to: starting offsets for all partitions, or an offset for each.
+#: The new offsets of a group: starting offsets for all partitions, or an offset for each.
 NewOffsets = Bound | str | datetime | Mapping[TopicPartition, int]
 
 
 class OffsetResets:
-    """Resets the offsets of one group."""
+    """Reset the offsets of one group."""
 
     def __init__(
         self, mover: GroupMover, settings: ClientSettings, *, clock: Callable[[], float]
@@ -50,41 +54,43 @@ class OffsetResets:
         self, to: NewOffsets, topics: str | Sequence[str] | None, *, dry_run: bool
     ) -> OffsetReset:
         """See `OrderedWindows.reset_offsets`."""
-        # 1. What is asked for, before anything is touched.
+        # 1. Check the arguments before anything is touched.
         bound = _checked(to)
         names = None if topics is None else as_names(topics, what="topics")
         if isinstance(bound, Mapping) and names is not None:
             raise ConfigError("topics and an offset for each partition are given: give one of them")
-        # 2. Which partitions: those of the group in the ledger, or of topics.
+        # 2. The partitions: of the group in the ledger, or of topics.
         view, damage = self._read()
         state = view.state
-        found = self._topics(bound, names, state)
-        wanted = list(bound) if isinstance(bound, Mapping) else partitions_of(found)
+        selected = self._topics(bound, names, state)
+        partitions = list(bound) if isinstance(bound, Mapping) else partitions_of(selected)
         if state is not None:
             # New partitions start at earliest, whatever the others are reset to.
-            wanted = [tp for tp in wanted if state.partition(tp) is not None]
-        # 3. The offsets that this means in their logs.
+            partitions = [tp for tp in partitions if state.partition(tp) is not None]
+        # 3. The new offsets in their logs.
         isolation = Isolation.READ_COMMITTED if state is None else state.definition.isolation
-        spans = log_spans(self._lookup, wanted, isolation)
+        spans = log_spans(self._lookup, partitions, isolation)
         committed = self._mover.ledger.committed_offsets(
-            self._group, wanted, timeout_s=self._mover.lookup_timeout_s
+            self._group, partitions, timeout_s=self._mover.lookup_timeout_s
         )
         if state is None and damage is None:
-            # A group of windows whose ledger is lost, or named otherwise, is no plain group.
-            # A damaged map is what a reset removes.
-            readable = {tp: one for tp, one in committed.items() if one and is_readable(one)}
+            # A group of windows whose ledger is lost, or has another name, is not a plain group. A reset removes
+            # damaged maps.
+            readable = {
+                tp: commit for tp, commit in committed.items() if commit and is_readable(commit)
+            }
             self._mover.ledger.check_not_lost(view, readable)
-        starts = {tp: one.offset for tp, one in committed.items() if one is not None}
+        starts = {tp: commit.offset for tp, commit in committed.items() if commit is not None}
         if state is not None:
-            # Expired offsets are in the ledger.
+            # The ledger has expired offsets.
             starts = {tp: known.base for tp, known in state} | starts
         offsets = self._resolved(bound, spans, starts, isolation)
-        # 4. One transaction with the ledger; or the commits alone.
+        # 4. One transaction with the ledger, or only the commits.
         if state is not None:
             return self._in_ledger(offsets, dry_run=dry_run)
         done = self._in_kafka(offsets, spans, committed, dry_run=dry_run)
         if damage is not None and not dry_run:
-            # After the commits: until then, the records show that this is a group of windows.
+            # Remove the records after the commits: until then, they show that this is a group of windows.
             _log.warning(
                 "group %s: its records are removed from the ledger: %s", self._group, damage
             )
@@ -92,7 +98,7 @@ class OffsetResets:
         return done
 
     def _read(self) -> tuple[GroupView, LedgerCorruptError | None]:
-        """Return the group; one whose state cannot be read as one that the ledger does not know, with the error."""
+        """Return the group's view, and None; for an unreadable state, an empty view and the error."""
         try:
             return self._mover.ledger.read(self._group), None
         except LedgerCorruptError as error:
@@ -149,13 +155,13 @@ class OffsetResets:
         if names is None:
             # Deleted topics have no offsets to set.
             return self._lookup.existing(state.topics if state else ())
-        found = self._lookup.selected(names)
-        if state is not None and (unknown := sorted(found.keys() - state.topics.keys())):
+        selected = self._lookup.selected(names)
+        if state is not None and (unknown := sorted(selected.keys() - state.topics.keys())):
             raise ConfigError(
                 f"group {self._group} has no progress on topic {', '.join(unknown)}: its first window that selects "
                 "the topic sets where it starts (starting_offsets)"
             )
-        return found
+        return selected
 
     def _resolved(
         self,
@@ -185,12 +191,12 @@ class OffsetResets:
                 log_start=span.start,
                 end=span.end,
                 committed=committed.get(tp),
-                found=first.get(tp),
+                index_offset=first.get(tp),
             )
             if start is None:
                 missing.append(tp)
             else:
-                # An offset behind the end would pass over records that are written later.
+                # An offset past the end would skip records that are written later.
                 offsets[tp] = min(start, span.end)
         if missing:
             raise CommittedOffsetMissingError(
@@ -202,11 +208,13 @@ class OffsetResets:
 
 
 def _checked(to: NewOffsets) -> Bound | Mapping[TopicPartition, int]:
-    """Return the choice by types; raise `ConfigError`."""
+    """Return the new offsets, checked; raise `ConfigError` for invalid ones."""
     if not isinstance(to, Mapping):
         bound = as_bound(to)
         if bound is None:
-            raise ConfigError("starting_offsets is None: say where the group is reset to")
+            raise ConfigError(
+                "starting_offsets is None: give the offsets to which the group is reset"
+            )
         return bound
     if not to:
         raise ConfigError("no partition is given: there is nothing to reset")
@@ -221,7 +229,7 @@ def _checked(to: NewOffsets) -> Bound | Mapping[TopicPartition, int]:
 def _within(tp: TopicPartition, offset: int, span: LogSpan) -> int:
     if not span.start <= offset <= span.end:
         raise ConfigError(
-            f"{tp} is to be reset to offset {offset}, and its log holds [{span.start}, {span.end}): give an offset in it, "
+            f"{tp} cannot be reset to offset {offset}, as its log holds [{span.start}, {span.end}): give an offset in it, "
             "or its end"
         )
     return offset

@@ -1,4 +1,4 @@
-"""A plan's policy about open windows in its way: step around them, wait, take them over, or fail."""
+"""A plan's policy for open windows in its way: step around them, wait, take them over, or fail."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from kafka_ordered_ops.kafka.ports import LedgerDoor
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: The interval of checks while a plan waits for open windows.
+#: The interval between checks while a plan waits for open windows.
 _LOOK_S: Final = 2.0
-#: Open windows named in one error.
+#: Open windows listed in one error.
 _NAMED_MAX: Final = 5
 
 
@@ -35,7 +35,7 @@ class OpenClaims:
     """The open windows in the way of one call to plan."""
 
     ledger: LedgerDoor
-    #: The plan's, which nobody else need wait for while it waits itself.
+    #: The turn of the plan, which it leaves to others while it waits.
     turn: GroupTurn
     policy: Policy
     now_ms: Callable[[], int]
@@ -51,24 +51,24 @@ class OpenClaims:
             call.allow(wait_s)
 
     def came_meanwhile(
-        self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
+        self, view: GroupView, fresh: Mapping[str, Window], call_ids: Collection[str]
     ) -> bool:
-        """Return whether there are some now that were to be waited for, or to fail by."""
+        """Return whether open windows are in the way now, and the policy is to wait or to fail."""
         return self.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL) and bool(
-            _in_the_way(view, fresh, mine)
+            _in_the_way(view, fresh, call_ids)
         )
 
-    def heed(self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]) -> bool:
-        """Apply the policy to them; return whether the group must be read again.
+    def heed(self, view: GroupView, fresh: Mapping[str, Window], call_ids: Collection[str]) -> bool:
+        """Apply the policy to the open windows in the way; return whether the group must be read again.
 
-        `fresh` are the windows to be planned, `mine` the ids of all windows of the call.
+        `fresh` are the new windows, and `call_ids` the ids of all windows of the call.
 
         Raises:
-            OpenClaimError: they are not to be stepped around.
+            OpenClaimError: the policy does not step around open windows.
         """
         if self.policy.on_open_claim is OnOpenClaim.STEP_AROUND:
             return False
-        in_the_way = _in_the_way(view, fresh, mine)
+        in_the_way = _in_the_way(view, fresh, call_ids)
         if not in_the_way:
             return False
         if self.policy.on_open_claim is OnOpenClaim.TAKE_OVER:
@@ -120,21 +120,21 @@ class OpenClaims:
 
 
 def _give_up(view: GroupView, *, looked_at: WindowRecord) -> transitions.Outcome:
-    found = known_window(view, looked_at.plan.window_id)
-    # An attempt may have resumed it.
-    if found != looked_at:
-        return found
+    record = known_window(view, looked_at.plan.window_id)
+    # An attempt may have resumed the window.
+    if record != looked_at:
+        return record
     return transitions.abandon(view, looked_at.plan.window_id, keep_origins=True)
 
 
 def _in_the_way(
-    view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
+    view: GroupView, fresh: Mapping[str, Window], call_ids: Collection[str]
 ) -> list[WindowRecord]:
     """Return the open windows whose times meet those of a new window, except windows of this call."""
     return [
         record
         for record in view.open_windows()
-        if record.plan.window_id not in mine
+        if record.plan.window_id not in call_ids
         and any(record.plan.window.times.meets(window.times) for window in fresh.values())
     ]
 

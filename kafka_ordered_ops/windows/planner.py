@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets, partitions_of
 from kafka_ordered_ops.core.errors import (
-    ConfigError,
     ForeignCommitError,
     OutputOwnedError,
     RecordsLostError,
@@ -48,13 +47,13 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.window import Window, check_cutoff
 from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
-from kafka_ordered_ops.kafka.facts.window_facts import SnapshotReader, partitions_of
+from kafka_ordered_ops.kafka.facts.window_facts import SnapshotReader
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
     Accept,
-    check_cutoff,
+    check_alike,
     covers,
     expired_notes,
     newest,
@@ -66,15 +65,15 @@ from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: Limit for new drafts because the group changed: each time, another process made progress.
+#: Limit of new drafts after changes of the group: with each change, another process made progress.
 _DRAFTS_MAX: Final = 50
 
-#: Open windows named in one warning.
+#: Open windows listed in one warning.
 _HELD_NAMED_MAX: Final = 5
 
 
 class Planner:
-    """Plans windows of one group; the part of the service that reads logs."""
+    """Plan windows of one group; the part of the service that reads logs."""
 
     def __init__(
         self,
@@ -98,11 +97,11 @@ class Planner:
         self._owner = owner
         self._clock = clock
         self._pause = pause
-        #: Whether a draft was worthless because others had planned meanwhile: in such a log, most will be.
+        #: Whether a draft was outdated because others had planned meanwhile: in such a group, most drafts will be.
         self._is_overtaken = False
 
     def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
-        """Return the plans that `plan` would make now, nothing written; by window id."""
+        """Return the plans that `plan` would make now, by window id, without writing anything."""
         self._check(windows)
         view = self._ledger.read(self._group, list(windows))
         existing = {name: existing_window(view, name) for name in windows}
@@ -116,13 +115,13 @@ class Planner:
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
         for name in view.forgotten.keys() & fresh.keys():
-            found = self._recalled(view, name, fresh.pop(name), OnCovered.SKIP)
-            plans[name] = replace(found.plan, claim_id="", attempt=0)
+            record = self._recalled(view, name, fresh.pop(name), OnCovered.SKIP)
+            plans[name] = replace(record.plan, claim_id="", attempt=0)
         if fresh:
             view, wish = self._draft(fresh, replace(policy, on_covered=OnCovered.SKIP), ())
             built = claiming.build_plans(view, wish)
             if built is None:
-                raise AssertionError("a draft suffices for the view that it was made from")
+                raise AssertionError("a draft is valid for the view that it was made from")
             plans |= {plan.window_id: replace(plan, claim_id="", attempt=0) for plan in built}
         return [plans[name] for name in windows]
 
@@ -131,7 +130,7 @@ class Planner:
     ) -> list[WindowPlan]:
         """Plan windows by id, or resume existing ones; all in one pass and one transaction.
 
-        `accept` takes other programs' commits as the group's progress, or raises the error about them. `place` refuses
+        `accept` adopts other programs' commits as the group's progress, or raises the error about them. `place` refuses
         windows whose outputs could not be published, before they are claimed.
         """
         # 1. Windows that can be planned together.
@@ -147,61 +146,63 @@ class Planner:
         place: Place | None,
         turn: GroupTurn,
     ) -> list[WindowPlan]:
-        wanted, replayed = dict(windows), dict[str, WindowPlan]()
+        to_plan, replayed = dict(windows), dict[str, WindowPlan]()
         open_claims = OpenClaims(self._ledger, turn, policy, self._now_ms, self._pause)
         drafts, is_in_turn = 0, False
-        while drafts < _DRAFTS_MAX and wanted:
-            # 2. In the group's current state: which of them exist, and which are new.
-            view = self._ledger.read(self._group, list(wanted), settle=True)
+        while drafts < _DRAFTS_MAX and to_plan:
+            # 2. Find in the group's current state which windows exist, and which are new.
+            view = self._ledger.read(self._group, list(to_plan), settle=True)
             if view.state is not None and not policy.redefine:
                 check_owner(view.state, self._owner)
-            existing = {name: existing_window(view, name) for name in wanted}
-            resumed = {name: one for name, one in existing.items() if one is not None}
-            fresh = {name: one for name, one in wanted.items() if existing[name] is None}
+            existing = {name: existing_window(view, name) for name in to_plan}
+            resumed = {name: record for name, record in existing.items() if record is not None}
+            fresh = {name: window for name, window in to_plan.items() if existing[name] is None}
             known = {name: fresh.pop(name) for name in view.forgotten.keys() & fresh.keys()}
-            # 3. Other open windows, and others' outputs, in the way of new ones.
+            # 3. Handle other open windows, and outputs of others, in the way of new windows.
             if place is not None:
                 notes = self._check_place(place, view, fresh, resumed, windows)
-                open_claims.notes += [one for one in notes if one not in open_claims.notes]
+                open_claims.notes += [note for note in notes if note not in open_claims.notes]
             if fresh:
                 check_not_handed_over(view.state)
                 self._lookup.check_no_members(self._group)
-                if open_claims.heed(view, fresh, wanted):
+                if open_claims.heed(view, fresh, to_plan):
                     continue
-                # Most drafts hold that are made while the one before changes the group. The others are made in turn.
+                # Most drafts made while another one changes the group stay valid. Outdated drafts are repeated in turn.
                 if not is_in_turn and turn.take(overtaken=drafts > 0, early=not self._is_overtaken):
                     is_in_turn = True
                     continue
             try:
                 # 4. Facts and scan, before the fence; 5. one transaction for all of them.
-                after = self._claimed(fresh, known, resumed, wanted, open_claims)
+                after = self._claimed(fresh, known, resumed, to_plan, open_claims)
             except WindowCoveredError as error:
-                # 6. Records of other windows are read from their plans.
+                # 6. Read records of other windows by their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
                     raise
                 turn.leave()
-                replayed[error.window_id] = self._replay_instead(error, wanted.pop(error.window_id))
+                replayed[error.window_id] = self._replay_instead(
+                    error, to_plan.pop(error.window_id)
+                )
                 continue
             except ForeignCommitError as error:
                 turn.leave()
-                accept(error)
+                accept(error, policy.adopts_commits)
                 after = None
             if after is not None:
-                planned = {name: _plan_of(known_window(after, name)) for name in wanted}
+                planned = {name: _plan_of(known_window(after, name)) for name in to_plan}
                 notes = unpublished_notes(after, windows)
                 every = {**planned, **replayed}
                 return [
-                    replace(one, notes=(*one.notes, *notes))
-                    for one in map(every.get, windows)
-                    if one
+                    replace(plan, notes=(*plan.notes, *notes))
+                    for plan in map(every.get, windows)
+                    if plan
                 ]
             drafts, is_in_turn, self._is_overtaken = drafts + 1, False, True
             _log.info(
                 "group %s: the group changed while windows were drafted; starting over", self._group
             )
-        if not wanted:
+        if not to_plan:
             return [replayed[name] for name in windows]
-        first = next(iter(wanted))
+        first = next(iter(to_plan))
         raise WindowSupersededError(
             f"group {self._group}: the group changed during each of {_DRAFTS_MAX} drafts of window {first}: "
             "a program abandons and plans windows in a loop. Stop it, and plan again",
@@ -213,13 +214,13 @@ class Planner:
         fresh: Mapping[str, Window],
         forgotten: Mapping[str, Window],
         resumed: Mapping[str, WindowRecord],
-        wanted: Mapping[str, Window],
+        to_plan: Mapping[str, Window],
         open_claims: OpenClaims,
     ) -> GroupView | None:
         """Return the view with the windows claimed; None if the group has changed since it was read."""
         # 4. Before the fence: the cluster's facts for the existing windows, and for the new ones.
         policy = open_claims.policy
-        again = self._resuming(resumed, wanted, allow_fewer=policy.allow_fewer)
+        again = self._resuming(resumed, to_plan, policy)
         if not fresh and not forgotten and not again:
             return self._ledger.read(self._group, list(resumed))
         drafted = self._draft(fresh, policy, open_claims.notes)[1] if fresh else None
@@ -232,7 +233,7 @@ class Planner:
         def decide(
             view: GroupView, committed: CommittedOffsets, ledger_id: str
         ) -> transitions.Outcome:
-            # 5. Inside: check that the facts still fit the group's state; then the claims.
+            # 5. Inside: check that the facts still fit the group's state, then claim.
             steps = list(again)
             for name, window in forgotten.items():
                 steps.append(
@@ -250,8 +251,8 @@ class Planner:
                     check_foreign(view.state, commits_of_others(committed, view.state))
                 if not claiming.are_committed_where_seen(view.state, wish, committed):
                     return None
-                # Claimed since the group was read: read again.
-                if open_claims.came_meanwhile(view, fresh, wanted):
+                # Other windows were claimed since the group was read: read it again.
+                if open_claims.came_meanwhile(view, fresh, to_plan):
                     return None
                 steps.insert(0, partial(claiming.claim, wish=wish))
             return transitions.in_turn(view, steps)
@@ -259,12 +260,12 @@ class Planner:
         after = self._ledger.update(
             self._group,
             prepare,
-            wanted=list(wanted),
+            wanted=list(to_plan),
             processed=list(resumed),
             partitions=[draft.facts.tp for draft in drafted.drafts] if drafted else (),
             turn=open_claims.turn,
         )
-        for name in wanted if after is not None else ():
+        for name in to_plan if after is not None else ():
             self._tell(known_window(present(after), name).plan, is_new=name in fresh)
         return after
 
@@ -287,7 +288,7 @@ class Planner:
         return _plan_of(record)
 
     def check_still_there(self, plan: WindowPlan) -> None:
-        """Raise `RecordsLostError` when a committed window can no longer be read."""
+        """Raise `RecordsLostError` if a committed window can no longer be read."""
         PlanFacts.ask(self._lookup, self._group, [plan]).check([plan])
         starts = self._lookup.log_starts(list(plan.taken))
         strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
@@ -302,31 +303,13 @@ class Planner:
                 lost=error.lost,
             ) from error
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     def _check(self, windows: Mapping[str, Window]) -> None:
         now_ms = self._now_ms()
         for window in windows.values():
             check_cutoff(window, now_ms)
-        kinds = {
-            (
-                one.topics,
-                one.exclude,
-                one.isolation,
-                one.starting_offsets,
-                one.out_of_orderness_ms,
-                one.on_data_loss,
-                one.mode,
-            )
-            for one in windows.values()
-        }
-        if len(kinds) != 1:
-            raise ConfigError(
-                "windows that are planned together may differ only in their times: plan the others "
-                "separately"
-                if kinds
-                else "there is no window to plan"
-            )
+        check_alike(windows.values())
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -341,13 +324,14 @@ class Planner:
     def _draft(
         self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
     ) -> tuple[GroupView, ClaimWish]:
-        """Return the windows as far as they can be decided outside the fence, and the view they were drafted on."""
+        """Return the view, and the draft of the windows on it, as far as they can be decided outside the fence."""
         windows = list(fresh.values())
         topics = self._lookup.selected(windows[0].topics, windows[0].exclude)
         committed = self._ledger.committed_offsets(
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
-        # After the offsets, never before: another attempt's commit in between would appear to be lost by the ledger.
+        # Read the ledger after the offsets, never before: otherwise another attempt's commit in between would look like
+        # a loss of the ledger.
         view = self._ledger.read(self._group, list(fresh))
         self._ledger.check_not_lost(view, committed)
         now_ms = self._now_ms()
@@ -362,10 +346,8 @@ class Planner:
             now_ms=now_ms,
             looked_at=view.state,
             run_id=self._run_id,
-            on_covered=policy.on_covered,
-            redefine=policy.redefine,
+            policy=policy,
             owner=self._owner,
-            allow_fewer=policy.allow_fewer,
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
@@ -390,16 +372,16 @@ class Planner:
             return
         now_ms = self._now_ms()
         named = ", ".join(
-            f"{one.window_id} ({one.offsets:,} offsets, {one.status}, "
-            f"last touched {duration_text(max(now_ms - one.touched_at_ms, 0))} ago)"
-            for one in plan.held_by_open[:_HELD_NAMED_MAX]
+            f"{held.window_id} ({held.offsets:,} offsets, {held.status}, "
+            f"last touched {duration_text(max(now_ms - held.touched_at_ms, 0))} ago)"
+            for held in plan.held_by_open[:_HELD_NAMED_MAX]
         )
         _log.warning(
             "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. These windows deliver "
             "them or, once they are abandoned, another window does",
             self._group,
             plan.window_id,
-            sum(one.offsets for one in plan.held_by_open),
+            sum(held.offsets for held in plan.held_by_open),
             len(plan.held_by_open),
             named,
         )
@@ -412,7 +394,7 @@ class Planner:
         resumed: Mapping[str, WindowRecord],
         windows: Mapping[str, Window],
     ) -> Sequence[str]:
-        """Return notes on the place of windows that are not delivered yet; raise what `Place.check` raises."""
+        """Return notes about the place of windows that are not delivered yet; raise as `Place.check` does."""
         claims = {name: claiming.earlier_claims(view, name, fresh[name]) for name in fresh}
         for name, record in resumed.items():
             if record.status.is_open:
@@ -422,7 +404,7 @@ class Planner:
         try:
             return place.check(publishers, windows) if publishers else ()
         except OutputOwnedError:
-            # Of a ledger that is lost, that is the cause.
+            # If the ledger is lost, raise that as the cause.
             known = [tp for tp, _ in view.state or ()]
             if view.state is None:
                 first = next(iter(windows.values()))
@@ -436,18 +418,17 @@ class Planner:
     def _recalled(
         self, view: GroupView, window_id: str, window: Window, on_covered: OnCovered
     ) -> WindowRecord:
-        found = recall(view, window_id, window, on_covered=on_covered, now_ms=self._now_ms())
-        [record] = present(found).records if not isinstance(found, WindowRecord) else [found]
+        outcome = recall(view, window_id, window, on_covered=on_covered, now_ms=self._now_ms())
+        [record] = present(outcome).records if not isinstance(outcome, WindowRecord) else [outcome]
         return record
 
     def _resuming(
         self,
         existing: Mapping[str, WindowRecord],
         windows: Mapping[str, Window],
-        *,
-        allow_fewer: bool,
+        policy: Policy,
     ) -> list[Callable[[GroupView], transitions.Outcome]]:
-        """Return the decision that resumes open windows; for finished windows only the request is checked."""
+        """Return the decisions that resume open windows; for finished windows, only check the request."""
         for name, record in existing.items():
             check_same_question(record.plan, windows[name])
         open_ = {name: record for name, record in existing.items() if record.status.is_open}
@@ -457,7 +438,7 @@ class Planner:
         plans = [record.plan for record in open_.values()]
         PlanFacts.ask(self._lookup, self._group, plans).check(plans)
         starts = self._lookup.log_starts(
-            # A written window needs its records no more: nor that its topics are still there.
+            # A written window does not need its records or topics any more.
             sorted(
                 {
                     part.tp
@@ -484,7 +465,7 @@ class Planner:
                 now_ms=now_ms,
                 run_id=self._run_id,
                 owner=self._owner,
-                allow_fewer=allow_fewer,
+                policy=policy,
             )
             for name, record in open_.items()
         ]
@@ -492,16 +473,16 @@ class Planner:
     def _unreadable(
         self, plan: WindowPlan, window: Window, starts: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, OffsetSet]:
-        """Return the offsets of a resumed window that cannot be read; they are looked for if their loss is accepted."""
+        """Return the offsets of a resumed window that cannot be read; checked only if their loss is accepted."""
         if window.on_data_loss is not OnDataLoss.WARN:
             return {}
         there = {tp: taken - OffsetSet.of((0, starts[tp])) for tp, taken in plan.taken.items()}
-        wanted = {tp: offsets for tp, offsets in there.items() if offsets}
-        return self._snapshots.unreadable(wanted, plan.isolation) if wanted else {}
+        to_read = {tp: offsets for tp, offsets in there.items() if offsets}
+        return self._snapshots.unreadable(to_read, plan.isolation) if to_read else {}
 
 
 def _plan_of(record: WindowRecord) -> WindowPlan:
-    """Return a window's plan; of a delivered one as its newest attempt, so that it may be read into the same place."""
+    """Return a window's plan; for a finished window with its newest attempt, so that it may write to the same place."""
     if not record.status.is_done:
         return record.plan
     return replace(record.plan, attempt=newest_attempt(record.plan, record.result))

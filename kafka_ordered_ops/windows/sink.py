@@ -26,17 +26,20 @@ _STAGED: Final = ("to_json", "publish", "discard")
 class Staged(Protocol):
     """A sink's output that is complete but not visible yet.
 
-    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`;
-    ``check_ready_with(outputs)`` and ``publish_with(outputs)``, which do the same for others of these outputs as well, if
-    that is cheaper together, and may return for which, so that it is not called for these again; and ``is_published()``, which says whether readers see the output: without it, a window that the ledger has as published
-    counts as seen.
+    It may have these methods as well:
+
+    - ``check_ready()`` is called before the commit, and raises the errors of `publish`.
+    - ``check_ready_with(outputs)`` and ``publish_with(outputs)`` do the same for several outputs, if that is cheaper. They
+      may return the outputs that they handled, for which no other method is called.
+    - ``is_published()`` returns whether readers see the output. Without it, readers are assumed to see every window that
+      is published in the ledger.
     """
 
     def to_json(self) -> Mapping[str, Any]:
         """Return the JSON from which another process can publish the output; stored in the ledger.
 
-        With ``window_id``, and optionally ``claim_id``, ``group``, ``attempt`` and ``part``, the JSON names its window and
-        is refused for any other plan.
+        If the JSON has ``window_id``, and optionally ``claim_id``, ``group``, ``attempt`` and ``part``, it is refused for
+        any other plan.
         """
 
     def publish(self) -> None:
@@ -46,27 +49,27 @@ class Staged(Protocol):
         """Remove the hidden output. Repeating it changes nothing."""
 
 
-#: Runs the job of one window, or of several in one pass, into hidden places.
+#: Runs the job of one window, or of several windows in one pass, and writes hidden outputs.
 Write = Callable[[WindowPlan], Staged]
 WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
-#: Finds an earlier attempt's output from its JSON; None if it is gone. It may have a method ``ask(results)``, which is
-#: called before, if it is cheaper to look for all of them together; ``elsewhere(result)``, which returns the output of a
-#: published window that was published to another place; and ``left(result)``, which finds the output of any other window
-#: of the group: then those that are committed and not visible yet are published as well.
+#: Returns an earlier attempt's output from its JSON; None if it is gone. It may have these methods: ``ask(results)`` is
+#: called first, to look up all outputs together if that is cheaper. ``elsewhere(result)`` returns the output of a window
+#: that was published to another place. ``left(result)`` returns the output of any other window of the group: committed
+#: windows that are not visible yet are then published as well.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 
 class Place(Protocol):
-    """Where windows are to be published; asked before they are claimed."""
+    """The place where windows will be published; checked before they are claimed."""
 
     def check(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
     ) -> Sequence[str]:
-        """Return notes for people; raise `OutputOwnedError` where readers see what these must not replace.
+        """Return notes for people; raise `OutputOwnedError` for a published output that a publisher must not replace.
 
         Args:
-            publishers: who will ask for the places of windows that are not delivered yet.
+            publishers: the publishers of windows that are not delivered yet.
             windows: the windows, by id.
         """
 
@@ -76,25 +79,27 @@ def check_outputs(
     outputs: Sequence[Staged],
     read: Callable[[Sequence[str]], GroupView] | None = None,
 ) -> None:
-    """Raise unless each output belongs to its plan, as far as the output names its window.
+    """Raise unless each output belongs to its plan, as far as the output identifies its window.
 
-    With `read`, which gives the group's view, also unless it could be published, as far as it can say so.
+    With `read`, which returns the group's view, also raise for outputs that report that they cannot be published.
 
     Raises:
-        ConfigError: they are more or fewer.
+        ConfigError: there are more or fewer outputs than plans.
         WindowMismatchError: an output is of another window, claim, group or part.
-        SinkError: something is no output; or one is not there, or not all of it, or its place is taken.
-        WindowSupersededError: another attempt, a new plan or an abandonment owns a window.
+        SinkError: a value is not an output; or an output is missing, or incomplete, or its place is taken.
+        WindowSupersededError: another attempt or a new plan owns a window, or it was abandoned.
     """
     _check_list(outputs)
     check_same_length(plans, outputs, what="outputs")
-    check_results(plans, [told_by(plan, one) for plan, one in zip(plans, outputs, strict=True)])
+    check_results(
+        plans, [told_by(plan, output) for plan, output in zip(plans, outputs, strict=True)]
+    )
     if read is None:
         return
     try:
         _each_once(outputs, "check_ready")
     except SinkError:
-        # The attempt that owns the window now may have removed it: then there is nothing to do.
+        # The attempt that owns the window now may have removed the output: then raise `WindowSupersededError`.
         view = read([plan.window_id for plan in plans])
         for plan in plans:
             owned(view, plan)
@@ -102,18 +107,18 @@ def check_outputs(
 
 
 def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]) -> None:
-    """Raise unless each result belongs to its plan, as far as the result names its window.
+    """Raise unless each result belongs to its plan, as far as the result identifies its window.
 
     Raises:
-        ConfigError: they are more or fewer.
+        ConfigError: there are more or fewer results than plans.
         WindowMismatchError: a result is of another window, claim, group or part.
-        SinkError: something is no result.
+        SinkError: a value is not a result.
     """
     _check_list(results)
     check_same_length(plans, results, what="results")
-    for plan, one in zip(plans, results, strict=True):
-        check_result(one)
-        check_identity(plan, one)
+    for plan, result in zip(plans, results, strict=True):
+        check_result(result)
+        check_identity(plan, result)
 
 
 def publish_each(outputs: Sequence[Staged]) -> None:
@@ -122,33 +127,33 @@ def publish_each(outputs: Sequence[Staged]) -> None:
 
 
 def _each_once(outputs: Sequence[Staged], name: str) -> None:
-    """Call a method of each output; where it has one, that for several together, which may return for which it was."""
+    """Call a method of each output, or its ``_with`` method, which may return the outputs that it handled."""
     done: set[int] = set()
-    for one in outputs:
-        if id(one) in done:
+    for output in outputs:
+        if id(output) in done:
             continue
-        together = getattr(one, f"{name}_with", None) if len(outputs) > 1 else None
+        together = getattr(output, f"{name}_with", None) if len(outputs) > 1 else None
         if together is not None:
             done.update(map(id, together(outputs) or ()))
-        elif (alone := getattr(one, name, None)) is not None:
+        elif (alone := getattr(output, name, None)) is not None:
             alone()
 
 
-def is_visible(found: Staged) -> bool:
-    """Return whether readers see an output that was found, as far as it can say so."""
-    # Whoever found it may have looked already.
-    if getattr(found, "seen_published", False):
+def is_visible(output: Staged) -> bool:
+    """Return whether readers see an output, as far as the output reports it."""
+    # `Reopen` may have looked already.
+    if getattr(output, "seen_published", False):
         return True
-    is_published = getattr(found, "is_published", None)
+    is_published = getattr(output, "is_published", None)
     return is_published is None or bool(is_published())
 
 
 def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
     """Return an output's JSON; raise `SinkError` if it is not an output."""
     check_is_output(plan, staged)
-    told = staged.to_json()
-    check_result(told)
-    return dict(told)
+    result = staged.to_json()
+    check_result(result)
+    return dict(result)
 
 
 def _check_list(outputs: object) -> None:
@@ -159,25 +164,25 @@ def _check_list(outputs: object) -> None:
         )
 
 
-def check_is_output(plan: WindowPlan, one: object) -> None:
+def check_is_output(plan: WindowPlan, value: object) -> None:
     """Raise `SinkError` unless the value is an output; a job that returned nothing is not."""
-    is_class = isinstance(one, type)
-    missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
+    is_class = isinstance(value, type)
+    missing = [name for name in _STAGED if is_class or not callable(getattr(value, name, None))]
     if missing:
         raise SinkError(
-            f"the job of window {plan.window_id} of group {plan.group_id} returned {shown(one)}, which has no "
-            f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return the "
+            f"the job of window {plan.window_id} of group {plan.group_id} returned {shown(value)}, which has no "
+            f"{', '.join(missing)}: the window may not be delivered, and nothing was committed. Return the "
             "staged output of the window",
             window_id=plan.window_id,
         )
 
 
 def reopen_each(reopen: Reopen, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Staged]:
-    """Return the outputs of earlier attempts that are still there, by the names of their results."""
+    """Return the outputs of earlier attempts that still exist, by the names of their results."""
     if (ask := getattr(reopen, "ask", None)) is not None:
         ask(list(results.values()))
-    found = {name: reopen(result) for name, result in results.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    outputs = {name: reopen(result) for name, result in results.items()}
+    return {name: output for name, output in outputs.items() if output is not None}
 
 
 def check_jobs(write: object, reopen: object) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, LedgerCorruptError
+from kafka_ordered_ops import KafkaOrderedOpsError, LedgerCorruptError, OrderedWindows, Window
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, ledger_partition
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at
@@ -66,7 +65,7 @@ def values_in(folder: Any) -> list[Any]:
 
 def run(windows: OrderedWindows, output: Path) -> Any:
     """Runs the window as its owner does."""
-    return windows.run(ASKED, window_id=WINDOW, output=output)
+    return windows.run(ASKED, output, window_id=WINDOW)
 
 
 def secret_partition(record: dict[str, Any]) -> None:
@@ -121,7 +120,7 @@ def test_a_result_that_is_not_the_window_s_own_is_not_taken_for_its_output(
 ) -> None:
     """Another root, window, claim or group: the window is written by its own job, and the other folder stays."""
     with OrderedWindows(kafka.bootstrap, group_id="other") as other:
-        theirs = other.run(ASKED, window_id="theirs", output=tmp_path / "theirs")
+        theirs = other.run(ASKED, tmp_path / "theirs", window_id="theirs")
         result = other.show("theirs").result
     plan = windows.show(WINDOW).plan
     own = {

@@ -18,12 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Policy, Window
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ClosedError,
     ConfigError,
+    OrderedWindows,
+    Policy,
     RecordsLostError,
     SinkError,
+    Window,
     WindowCoveredError,
     WindowSupersededError,
 )
@@ -72,23 +74,23 @@ def offsets(table: pa.Table) -> list[int]:
 def test_the_block_reads_in_order_and_commits(face: tuple[OrderedWindows, Window]) -> None:
     """As the README has it; then the window is done, with its counts."""
     windows, question = face
-    with windows.open(question, "w") as window:
+    with windows.open(question, window_id="w") as window:
         table = window.to_arrow()
         assert not window.is_replay
         assert windows.show("w").status is WindowStatus.PLANNED
     assert offsets(table) == IN_ORDER
     assert table.schema == STAGE_SCHEMA
     assert windows.show("w").status is WindowStatus.PUBLISHED
-    assert windows.run(question, "w", function=lambda window: 1 / 0).records == 5
+    assert windows.run(question, job=lambda window: 1 / 0, window_id="w").records == 5
 
 
 def test_a_block_that_raises_commits_nothing(face: tuple[OrderedWindows, Window]) -> None:
     """The next open takes the same plan up."""
     windows, question = face
-    with pytest.raises(ZeroDivisionError), windows.open(question, "w") as window:
+    with pytest.raises(ZeroDivisionError), windows.open(question, window_id="w") as window:
         raise ZeroDivisionError(offsets(window.to_arrow()) == IN_ORDER)
     assert windows.show("w").status is WindowStatus.PLANNED
-    with windows.open(question, "w") as window:
+    with windows.open(question, window_id="w") as window:
         assert window.plan.attempt == 2
         assert offsets(window.to_arrow()) == IN_ORDER
     assert windows.show("w").status is WindowStatus.PUBLISHED
@@ -100,8 +102,8 @@ def test_a_block_that_was_overtaken_is_told(face: tuple[OrderedWindows, Window])
     windows, question = face
 
     def overtaken() -> None:
-        with windows.open(question, "w") as older:
-            with windows.open(question, "w") as newer:
+        with windows.open(question, window_id="w") as older:
+            with windows.open(question, window_id="w") as newer:
                 newer.to_arrow()
             older.to_arrow()
 
@@ -109,7 +111,7 @@ def test_a_block_that_was_overtaken_is_told(face: tuple[OrderedWindows, Window])
         overtaken()
     before = windows.show("w")
     assert (before.status, before.plan.attempt) == (WindowStatus.PUBLISHED, 2)
-    with windows.open(question, "w") as again:
+    with windows.open(question, window_id="w") as again:
         assert again.is_replay
     assert windows.show("w") == before
 
@@ -119,13 +121,13 @@ def test_a_window_that_is_done_gives_its_records_again(
 ) -> None:
     """And says so; nothing in the ledger changes, an error in the block included."""
     windows, question = face
-    with windows.open(question, "w") as window:
+    with windows.open(question, window_id="w") as window:
         window.to_arrow()
     before = windows.show("w")
-    with windows.open(question, "w") as window:
+    with windows.open(question, window_id="w") as window:
         assert window.is_replay
         assert offsets(window.to_arrow()) == IN_ORDER
-    with pytest.raises(ZeroDivisionError), windows.open(question, "w"):
+    with pytest.raises(ZeroDivisionError), windows.open(question, window_id="w"):
         raise ZeroDivisionError
     after = windows.show("w")
     assert (after.status, after.result) == (before.status, before.result)
@@ -134,12 +136,12 @@ def test_a_window_that_is_done_gives_its_records_again(
 def test_a_covered_window_never_gets_to_the_block(face: tuple[OrderedWindows, Window]) -> None:
     """An empty table in the place of records that others deliver would hide theirs; a replay has them."""
     windows, question = face
-    with windows.open(question, "whole"):
+    with windows.open(question, window_id="whole"):
         pass
     for _ in range(2):
         with pytest.raises(WindowCoveredError, match="on_covered='replay'"):
-            windows.open(question, "other").__enter__()
-    with windows.open(question, "again", Policy(on_covered="replay")) as window:
+            windows.open(question, window_id="other").__enter__()
+    with windows.open(question, window_id="again", policy=Policy(on_covered="replay")) as window:
         assert (window.window_id, window.is_replay) == ("whole", True)
         assert offsets(window.to_arrow()) == IN_ORDER
 
@@ -147,7 +149,9 @@ def test_a_covered_window_never_gets_to_the_block(face: tuple[OrderedWindows, Wi
 def test_an_empty_window_is_a_table_without_rows(face: tuple[OrderedWindows, Window]) -> None:
     """Nothing happened, and the columns are there; that is committed as well."""
     windows, question = face
-    with windows.open(Window(question.topics, at(-5), starting_offsets="earliest"), "w") as window:
+    with windows.open(
+        Window(question.topics, at(-5), starting_offsets="earliest"), window_id="w"
+    ) as window:
         table = window.to_arrow()
         assert list(window.to_batches()) == []
     assert (table.num_rows, table.schema) == (0, STAGE_SCHEMA)
@@ -196,7 +200,7 @@ def test_a_thread_that_waits_for_a_window_lets_its_block_end(
         return heed(self, *given)
 
     with ThreadPoolExecutor(1) as pool:
-        with windows.open(question, "w") as window:
+        with windows.open(question, window_id="w") as window:
             window.to_arrow()
             monkeypatch.setattr(OpenClaims, "heed", looked)
             waiting = pool.submit(windows.plan, later, "later", policy)
@@ -212,7 +216,7 @@ def test_batches_that_have_failed_do_not_end_as_if_they_were_complete(
     """Whoever goes on after the error gets another one; a new stream has all of the records."""
     windows, question = face
     with windows.open(question) as window:
-        handle = window._handle
+        handle = window.windows
         with monkeypatch.context() as patch:
             patch.setattr(handle, "progress", lambda: lambda done, total: 1 / 0)
             stream = window.to_batches(ordered=False)
@@ -272,7 +276,7 @@ def test_a_block_with_an_output_must_write(
     windows, question = face
     with (
         pytest.raises(SinkError, match="neither written nor reported"),
-        windows.open(question, "w", output=tmp_path) as window,
+        windows.open(question, tmp_path, window_id="w") as window,
     ):
         assert window.plan.offsets
     assert windows.show("w").status is WindowStatus.PLANNED
@@ -283,11 +287,11 @@ def test_records_that_are_gone_are_an_error_before_the_block(
 ) -> None:
     """A window that was committed can be read again until retention takes its records."""
     with OrderedWindows(bootstrap, group_id) as windows:
-        with windows.open(_window(orders), "w"):
+        with windows.open(_window(orders), window_id="w"):
             pass
         delete_before(bootstrap, orders, 2)
         with pytest.raises(RecordsLostError):
-            windows.open(_window(orders), "w").__enter__()
+            windows.open(_window(orders), window_id="w").__enter__()
 
 
 @pytest.mark.slow
@@ -334,7 +338,7 @@ def test_a_killed_block_leaves_the_window_planned(
 
         windows = OrderedWindows({bootstrap!r}, group_id={group_id!r})
         question = Window({orders!r}, cutoff={at(25).isoformat()!r}, starting_offsets="earliest")
-        with windows.open(question, "w") as window:
+        with windows.open(question, window_id="w") as window:
             next(window.to_batches())
             os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -345,7 +349,7 @@ def test_a_killed_block_leaves_the_window_planned(
     produce([(orders, 0, None, b"later", BASE_MS, ())])
     with OrderedWindows(bootstrap, group_id) as windows:
         assert windows.show("w").status is WindowStatus.PLANNED
-        with windows.open(_window(orders), "w") as window:
+        with windows.open(_window(orders), window_id="w") as window:
             table = window.to_arrow()
         assert (window.plan.attempt, table.num_rows) == (2, 5_000)
         times = table["timestamp"].cast(pa.int64()).to_numpy()
@@ -362,11 +366,11 @@ def test_a_session_reads_the_window_and_writes_its_output(
 ) -> None:
     """Hidden in the block, published after the commit; with either engine."""
     with OrderedWindows(bootstrap, group_id) as windows:
-        with windows.open(_window(orders), output=tmp_path, spark=spark, engine=engine) as window:
+        with windows.open(_window(orders), tmp_path, spark=spark, engine=engine) as window:
             frame = window.read(ordered=True)
             assert [row.offset for row in frame.select("offset").collect()] == IN_ORDER
             staged = window.write(frame)
             assert not os.path.exists(staged.final_path)  # type: ignore[attr-defined]
         assert os.path.exists(staged.final_path)  # type: ignore[attr-defined]
-        result = windows.run(_window(orders), output=tmp_path)
+        result = windows.run(_window(orders), tmp_path)
         assert (result.ran, result.records) == (False, 5)

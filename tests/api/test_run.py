@@ -3,55 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import io
+import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OpenWindow, OrderedWindows, Policy, Window
-from kafka_ordered_ops.api import RunResult
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
+from kafka_ordered_ops import (
+    Application,
+    ClientSettings,
+    ConfigError,
+    OpenWindow,
+    OrderedWindows,
+    Policy,
+    SinkError,
+    Window,
+    WindowCoveredError,
+    WindowMismatchError,
+)
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.delivery.run_result import RunResult
+from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.writing.reported import Reported
-from kafka_ordered_ops.spark import SparkSubmit, TableSink
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.conftest import MakeTopic, Produce
+from tests.support.run_support import face as face
+from tests.support.run_support import hour
+from tests.support.run_support import kafka as kafka
 from tests.support.spark_support import spark
 from tests.support.submit_support import application, small
 from tests.support.windows_support import BASE_MS, at
 
 __all__ = ["spark"]  # a fixture
 
-#: Seconds of the records at offsets 0 to 5 of the one partition; see the fixture `orders`.
-SECONDS = [0, 10, 20, 5, 30, 15]
 #: What is stamped before second 25, by time.
 IN_ORDER = [0, 5, 10, 15, 20]
 
 
-@pytest.fixture
-def kafka() -> Iterator[InMemoryKafka]:
-    """A Kafka in memory with the topic `orders`, as the fixture of that name makes it on a broker."""
-    with InMemoryKafka() as kafka:
-        kafka.create_topic("orders")
-        for second in SECONDS:
-            kafka.produce("orders", value=b"x", timestamp_ms=BASE_MS + second * 1000)
-        yield kafka
-
-
-@pytest.fixture
-def face(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
-    """The public service, for a fresh group."""
-    with OrderedWindows(kafka.bootstrap, group_id="g") as windows:
-        yield windows
-
-
-def hour(topic: str = "orders", before: float = 25, **more: Any) -> Window:
-    """All that is stamped before a second."""
-    return Window(topic, cutoff=at(before), starting_offsets="earliest", **more)
+async def _async(window: OpenWindow) -> None: ...
 
 
 def seconds_in(folder: Path | str | None) -> list[int]:
@@ -66,6 +59,28 @@ def times_of(table: Any) -> list[Any]:
     return table["timestamp"].to_pylist()  # type: ignore[no-any-return]
 
 
+class _ReadBy(io.FileIO):
+    """A file that notes the threads that use it."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Read, as the base class does."""
+        self.threads.add(threading.get_ident())
+        return super().read(-1 if size is None else size)
+
+
+def test_results_are_read_by_the_callers_thread(
+    face: OrderedWindows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of Arrow's threads that lets go of a file of Python's while the interpreter ends would abort the process."""
+    result = face.run(hour(), tmp_path / "lake")
+    monkeypatch.setattr(LocalFiles, "open", lambda _, path: _ReadBy(path))
+    _ReadBy.threads.clear()
+    assert result.to_arrow().num_rows == len(IN_ORDER)
+    assert _ReadBy.threads == {threading.get_ident()}
+
+
 def test_the_first_call_of_the_readme_runs_as_written(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
@@ -76,8 +91,8 @@ def test_the_first_call_of_the_readme_runs_as_written(
 
     windows = OrderedWindows(bootstrap, group_id=group_id)
     question = Window(orders, cutoff="2023-11-20T12:00:00Z", starting_offsets="earliest")
-    first = windows.run(question, output=tmp_path / "lake")
-    again = windows.run(question, output=tmp_path / "lake")
+    first = windows.run(question, tmp_path / "lake")
+    again = windows.run(question, tmp_path / "lake")
     windows.close()
 
     assert (first.ran, first.status, first.records) == (True, WindowStatus.PUBLISHED, 4)
@@ -97,27 +112,25 @@ def test_a_window_of_thousands_of_topics_is_published(
         kafka.create_topic(name)
     kafka.produce(names[-1], value=b"x", timestamp_ms=BASE_MS)
     asked = Window(names, cutoff=at(25), starting_offsets="earliest")
-    assert [face.run(asked, output=tmp_path).ran for _ in range(2)] == [True, False]
-    assert face.run(asked, output=tmp_path).to_arrow()["topic"].to_pylist() == [names[-1]]
+    assert [face.run(asked, tmp_path).ran for _ in range(2)] == [True, False]
+    assert face.run(asked, tmp_path).to_arrow()["topic"].to_pylist() == [names[-1]]
 
 
 def test_a_result_reads_its_files_back(face: OrderedWindows, tmp_path: Path) -> None:
-    """In order, also when nothing was left to do; not where the window's files are elsewhere, or there are none."""
-    first, again = (face.run(hour(), output=tmp_path / "a") for _ in range(2))
+    """In order, also when nothing was left to do; not where there are none."""
+    first, again = (face.run(hour(), tmp_path / "a") for _ in range(2))
     for result in (first, again):
         assert [
             round((one - at(0)).total_seconds()) for one in times_of(result.to_arrow())
         ] == IN_ORDER
-    with pytest.raises(ConfigError, match="published before to another place"):
-        face.run(hour(), output=tmp_path / "b").to_arrow()
     with pytest.raises(ConfigError, match="no files in a folder"):
-        face.run(hour(before=40), function=lambda window: None).to_arrow()
+        face.run(hour(before=40), job=lambda window: None).to_arrow()
 
 
 def test_a_later_call_takes_what_the_first_one_left(face: OrderedWindows, tmp_path: Path) -> None:
     """Each record once, and the result says which and how many."""
-    first = face.run(hour(before=12), output=tmp_path)
-    second = face.run(hour(before=25), output=tmp_path)
+    first = face.run(hour(before=12), tmp_path)
+    second = face.run(hour(before=25), tmp_path)
     assert (first.records, second.records) == (3, 2)
     assert (first.out_of_order, second.out_of_order) == (1, 1)
     assert (second.first, second.last) == (at(15), at(20))
@@ -127,9 +140,9 @@ def test_a_later_call_takes_what_the_first_one_left(face: OrderedWindows, tmp_pa
 
 def test_a_result_is_frozen_and_shows_itself(face: OrderedWindows, tmp_path: Path) -> None:
     """A line that says it all, and a table for notebooks in which nothing is taken for HTML."""
-    result = face.run(hour(), "<b>w</b>", output=tmp_path)
-    assert repr(result) == f"<RunResult g/<b>w</b>: published, 5 records, {result.output}>"
-    html = result._repr_html_()
+    result = face.run(hour(), tmp_path, window_id="w")
+    assert repr(result) == f"<RunResult g/w: published, 5 records, {result.output}>"
+    html = dataclasses.replace(result, window_id="<b>w</b>")._repr_html_()
     assert "<td style='text-align:left'>&lt;b&gt;w&lt;/b&gt;</td>" in html
     assert "<b>w</b>" not in html
     assert "2023-11-14T22:13:45Z" in html
@@ -138,21 +151,55 @@ def test_a_result_is_frozen_and_shows_itself(face: OrderedWindows, tmp_path: Pat
     assert isinstance(result, RunResult)
 
 
-def test_a_window_in_another_folder_is_named(face: OrderedWindows, tmp_path: Path) -> None:
-    """The second call names another folder: nothing is done, and the result says where the files should be."""
-    face.run(hour(), output=tmp_path / "a")
-    again = face.run(hour(), output=tmp_path / "b")
-    assert (again.ran, again.output) == (False, None)
-    assert again.outcome == "published before to another place; nothing was done"
-    assert str(tmp_path / "a") in again.notes[0]
+def test_a_window_that_was_delivered_elsewhere_is_not_done_silently(
+    face: OrderedWindows, tmp_path: Path
+) -> None:
+    """The error names both outputs, and a replay writes the same records to the new one."""
+    first = face.run(hour(), tmp_path / "a")
+    jobs: list[OpenWindow] = []
+    for output, job in ((tmp_path / "b", None), (None, jobs.append)):
+        with pytest.raises(
+            WindowMismatchError, match=f"was delivered to {tmp_path / 'a'}"
+        ) as raised:
+            face.run(hour(), output, job=job)
+        assert raised.value.differences["output"][0] == str(tmp_path / "a")
+    assert (jobs, [*tmp_path.glob("b/*")]) == ([], [])
+    again = face.run(hour(), tmp_path / "b", policy=Policy(on_covered="replay"))
+    assert (again.ran, again.window_id) == (True, first.window_id)
+    assert seconds_in(again.output) == seconds_in(first.output) == IN_ORDER
+    own = face.run(hour(before=40), job=jobs.append)
+    with pytest.raises(WindowMismatchError, match="was delivered to no output: its job did"):
+        face.run(hour(before=40), tmp_path / "b")
+    assert (own.ran, len(jobs)) == (True, 1)
+
+
+def test_a_finished_window_is_read_again_only_if_asked(
+    face: OrderedWindows, tmp_path: Path
+) -> None:
+    """As every door has it: auto and skip leave it, replay replaces its output, fail is an error."""
+    first = face.run(hour(), tmp_path)
+    for policy in ("auto", "skip"):
+        assert not face.run(hour(), tmp_path, policy=Policy(on_covered=policy)).ran
+    again = face.run(hour(), tmp_path, policy=Policy(on_covered="replay"))
+    assert (again.ran, again.output, again.records) == (True, first.output, 5)
+    assert again.outcome == "delivered again; its offsets had been committed before"
+    assert seconds_in(again.output) == IN_ORDER
+    with pytest.raises(WindowCoveredError, match="on_covered='fail'"):
+        face.run(hour(), tmp_path, policy=Policy(on_covered="fail"))
+    for policy in ("skip", "fail"):
+        with (
+            pytest.raises(WindowCoveredError, match=f"on_covered='{policy}'"),
+            face.open(hour(), policy=Policy(on_covered=policy)),
+        ):
+            raise AssertionError("the block ran")
 
 
 def test_files_that_are_gone_are_written_again(face: OrderedWindows, tmp_path: Path) -> None:
     """The same records, though they are committed; the result says so."""
-    first = face.run(hour(), output=tmp_path)
+    first = face.run(hour(), tmp_path)
     for file in Path(str(first.output)).glob("part-*"):
         file.unlink()
-    again = face.run(hour(), output=tmp_path)
+    again = face.run(hour(), tmp_path)
     assert again.ran
     assert "committed before" in again.outcome
     assert seconds_in(again.output) == IN_ORDER
@@ -162,13 +209,13 @@ def test_a_covered_window_delivers_nothing_and_says_so(
     face: OrderedWindows, tmp_path: Path
 ) -> None:
     """Others have all its records: no sink sees it, unless it is to be replayed."""
-    whole = face.run(hour(), "whole", output=tmp_path)
+    whole = face.run(hour(), tmp_path, window_id="whole")
     asked: list[OpenWindow] = []
-    covered = face.run(hour(before=11), "covered", function=asked.append)
+    covered = face.run(hour(before=11), job=asked.append, window_id="covered")
     assert (covered.content, covered.ran, asked) == (PlanContent.COVERED, False, [])
     assert "covered" in covered.outcome
-    stand_in = face.run(hour(), "again", Policy(on_covered="replay"), output=tmp_path)
-    assert (stand_in.window_id, stand_in.ran, stand_in.output) == ("whole", False, whole.output)
+    stand_in = face.run(hour(), tmp_path, window_id="again", policy=Policy(on_covered="replay"))
+    assert (stand_in.window_id, stand_in.ran, stand_in.output) == ("whole", True, whole.output)
     assert "window whole holds its records" in stand_in.notes[-1]
 
 
@@ -182,7 +229,7 @@ def test_a_function_is_handed_the_window(face: OrderedWindows) -> None:
         )
         return {"rows": 5}
 
-    first, again = face.run(hour(), function=job), face.run(hour(), function=job)
+    first, again = face.run(hour(), job=job), face.run(hour(), job=job)
     assert calls == [IN_ORDER]
     assert (first.ran, first.records, first.returned) == (True, 5, {"rows": 5})
     assert (again.ran, again.records, again.returned) == (False, 5, {"rows": 5})
@@ -191,9 +238,9 @@ def test_a_function_is_handed_the_window(face: OrderedWindows) -> None:
 def test_a_function_that_fails_commits_nothing(face: OrderedWindows) -> None:
     """Its own error passes; the next call takes the same records up."""
     with pytest.raises(ZeroDivisionError):
-        face.run(hour(), "w", function=lambda window: 1 / 0)
+        face.run(hour(), job=lambda window: 1 / 0, window_id="w")
     assert face.show("w").status is WindowStatus.PLANNED
-    result = face.run(hour(), "w", function=lambda window: window.to_arrow().num_rows)
+    result = face.run(hour(), job=lambda window: window.to_arrow().num_rows, window_id="w")
     assert (result.attempt, result.returned) == (2, 5)
 
 
@@ -213,15 +260,17 @@ def test_a_function_that_leaves_its_work_to_others_commits_nothing(
 ) -> None:
     """What it has returned would read the records only when somebody iterates it, and nobody does."""
     with pytest.raises(SinkError, match="Nothing was committed: do the work inside"):
-        face.run(hour(), "w", function=job)
+        face.run(hour(), job=job, window_id="w")
     assert face.show("w").status is WindowStatus.PLANNED
-    assert face.run(hour(), "w", function=lambda window: window.to_arrow().num_rows).returned == 5
+    assert (
+        face.run(hour(), job=lambda window: window.to_arrow().num_rows, window_id="w").returned == 5
+    )
 
 
 def test_a_function_with_an_output_must_write(face: OrderedWindows, tmp_path: Path) -> None:
     """One that returns without writing would publish nothing in the place of the records."""
     with pytest.raises(SinkError, match="neither written nor reported"):
-        face.run(hour(), "w", function=lambda window: None, output=tmp_path)
+        face.run(hour(), tmp_path, job=lambda window: None, window_id="w")
     assert face.show("w").status is WindowStatus.PLANNED
 
 
@@ -246,8 +295,8 @@ def test_a_sink_that_nobody_knows_is_not_run_twice(face: OrderedWindows) -> None
         calls.append(1)
         return Own()
 
-    face.run(hour(), function=job)
-    again = face.run(hour(), function=job)
+    face.run(hour(), job=job)
+    again = face.run(hour(), job=job)
     assert (calls, published, again.ran) == ([1], [1], False)
 
 
@@ -266,175 +315,9 @@ def test_a_sink_takes_the_place_of_a_folder(face: OrderedWindows) -> None:
 
     rows: list[Any] = []
     sink = Table()
-    first = face.run(
-        hour(), function=lambda window: window.write(window.to_arrow().num_rows), output=sink
-    )
-    again = face.run(hour(), function=lambda window: 1 / 0, output=sink)
+    first = face.run(hour(), sink, job=lambda window: window.write(window.to_arrow().num_rows))
+    again = face.run(hour(), sink, job=lambda window: 1 / 0)
     assert (rows, first.records, again.ran) == ([5], 5, False)
-
-
-_READS = """
-    import json, sys
-    from pathlib import Path
-    print("never run by Spark here")
-"""
-
-BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
-    "nothing to do": (lambda _: {}, "give output="),
-    "s3: bare bucket": (lambda _: {"output": "s3://lake"}, "bare bucket"),
-    "s3: an option": (
-        lambda _: {"output": "s3://lake/orders", "storage_options": {"aws_regoin": "x"}},
-        "aws_regoin",
-    ),
-    "options without a store": (
-        lambda tmp: {"output": str(tmp), "storage_options": {}},
-        "object store",
-    ),
-    "output: number": (lambda _: {"output": 5}, "output is 5"),
-    "output: class": (lambda _: {"output": TableSink}, "TableSink"),
-    "output: empty": (lambda _: {"output": " "}, "name a folder"),
-    "output: a file": (lambda tmp: {"output": str(tmp / "job.py")}, "cannot be written"),
-    "function: async": (lambda _: {"function": _async}, "async function"),
-    "function: text": (lambda _: {"function": "job"}, "function of window"),
-    "function: two arguments": (lambda _: {"function": lambda a, b: None}, "called with window"),
-    "both": (lambda tmp: {"function": len, "application": tmp / "job.py"}, "give one of them"),
-    "application: missing": (lambda tmp: {"application": tmp / "gone.py"}, "no application"),
-    "application: number": (lambda _: {"application": 5}, "application is the path"),
-    "application: memory": (lambda tmp: {"application": tmp / "job.py"}, "another process"),
-    "application: spark": (
-        lambda tmp: {"application": tmp / "job.py", "spark": _Session()},
-        "creates its own session",
-    ),
-    "arguments": (lambda _: {"output": "/tmp", "arguments": ["--slow"]}, "give application="),
-    "application: bytes": (lambda _: {"application": _Path(b"job.py")}, "application is the path"),
-    "application: no path": (lambda _: {"application": _Path(5)}, "application is the path"),
-    "output: bytes": (lambda _: {"output": _Path(b"out")}, "name a folder"),
-    "output: no path": (lambda _: {"output": _Path(5)}, "name a folder"),
-    "arguments: number": (
-        lambda tmp: {"application": tmp / "job.py", "arguments": 5},
-        "give a list",
-    ),
-    "arguments: generator": (
-        lambda tmp: {"application": tmp / "job.py", "arguments": map(str, [1])},
-        "give a list",
-    ),
-    "arguments: NUL": (
-        lambda tmp: {"application": tmp / "job.py", "arguments": ["a\0b"]},
-        "NUL",
-    ),
-    "arguments: text": (
-        lambda tmp: {"application": tmp / "job.py", "arguments": "--slow"},
-        "give a list",
-    ),
-    "submit": (
-        lambda tmp: {"application": tmp / "job.py", "submit": {"mastre": "local"}},
-        "'mastre'.*did you mean 'master'",
-    ),
-    "submit: class": (
-        lambda tmp: {"application": tmp / "job.py", "submit": SparkSubmit},
-        "submit",
-    ),
-    "spark: class": (lambda tmp: {"output": tmp, "spark": _Session}, "spark is .*SparkSession"),
-    "spark: text": (lambda tmp: {"output": tmp, "spark": "local[2]"}, "spark is 'local"),
-    "engine": (lambda tmp: {"output": tmp, "engine": "jvm"}, "'jvm'.*connector"),
-    "engine without Spark": (lambda tmp: {"output": tmp, "engine": "python"}, "give spark="),
-    "ordered": (lambda tmp: {"output": tmp, "ordered": "yes"}, "ordered is 'yes'"),
-    "table: output": (lambda tmp: {"output": tmp, "table": "lake.orders"}, "both given"),
-    "table: no Spark": (lambda _: {"table": "lake.orders"}, "give spark="),
-    "table: number": (lambda _: {"table": 5, "spark": _Session()}, "table is 5"),
-    "table: mode": (
-        lambda _: {"table": "t", "mode": "upsert", "spark": _Session()},
-        "one of 'append', 'replace', 'merge'",
-    ),
-    "table: near mode": (
-        lambda _: {"table": "t", "mode": "repalce", "spark": _Session()},
-        "did you mean 'replace'",
-    ),
-    "table: no keys": (
-        lambda _: {"table": "t", "mode": "merge", "spark": _Session()},
-        "needs keys",
-    ),
-    "table: keys twice": (
-        lambda _: {"table": "t", "mode": "merge", "keys": ["a", "a"], "spark": _Session()},
-        "twice",
-    ),
-    "table: keys": (
-        lambda _: {"table": "t", "keys": "a", "spark": _Session()},
-        "keys is for mode 'merge'",
-    ),
-    "table: tombstones": (
-        lambda _: {"table": "t", "delete_tombstones": True, "spark": _Session()},
-        "delete_tombstones is for mode 'merge'",
-    ),
-    "table: driver in the cluster": (
-        lambda tmp: {
-            "table": "t",
-            "application": tmp / "job.py",
-            "submit": {"master": "yarn", "deploy_mode": "cluster"},
-        },
-        "the table t has none: use client mode",
-    ),
-    "store: driver in the cluster": (
-        lambda tmp: {
-            "output": "s3://bucket/lake",
-            "application": tmp / "job.py",
-            "submit": {"master": "yarn", "deploy_mode": "cluster"},
-        },
-        "the output s3://bucket/lake is none: use client mode",
-    ),
-    "mode: no table": (lambda tmp: {"output": tmp, "mode": "append"}, "also give table="),
-    "keys: no table": (lambda tmp: {"output": tmp, "keys": ["a"]}, "also give table="),
-    "policy": (lambda tmp: {"output": tmp, "policy": Policy}, "policy is"),
-    "window id": (lambda tmp: {"output": tmp, "window_id": ""}, "window id"),
-}
-
-
-class _Path:
-    """A path as it should not be."""
-
-    def __init__(self, text: Any) -> None:
-        self._text = text
-
-    def __fspath__(self) -> Any:
-        return self._text
-
-
-class _Session:
-    """As much of a session as is looked at."""
-
-    createDataFrame = read = print
-
-
-async def _async(window: OpenWindow) -> None: ...
-
-
-@pytest.mark.parametrize("wrong", BAD)
-def test_a_call_that_cannot_be_is_refused_before_anything_is_planned(
-    face: OrderedWindows, tmp_path: Path, wrong: str
-) -> None:
-    """Each by name; the group does not even have a state."""
-    application(tmp_path, _READS)
-    given, words = BAD[wrong]
-    with pytest.raises(ConfigError, match=words):
-        face.run(hour(), **given(tmp_path))
-    assert face.state() is None
-
-
-@pytest.mark.parametrize("window", [None, Window, "orders", {"topics": "orders"}])
-def test_what_is_no_window_is_refused(face: OrderedWindows, window: Any) -> None:
-    """The class of one, too."""
-    with pytest.raises(ConfigError, match="give a Window"):
-        face.run(window, output="/tmp")
-    with pytest.raises(ConfigError, match="give a Window"), face.open(window):
-        pass
-
-
-def test_a_window_that_cannot_be_planned_leaves_nothing(
-    face: OrderedWindows, tmp_path: Path
-) -> None:
-    """The service's own errors pass as they are."""
-    with pytest.raises(KafkaOrderedOpsError, match="nowhere"):
-        face.run(hour("nowhere"), output=tmp_path)
 
 
 def test_settings_may_be_anything_that_leads_to_brokers(kafka: InMemoryKafka) -> None:
@@ -456,7 +339,7 @@ def test_a_grace_and_an_age_may_be_text(face: OrderedWindows) -> None:
 #: Asks for its window, and says what it has done with it; no Spark is needed to say so.
 _REPORTS = """
     import sys
-    from kafka_ordered_ops.spark.applications.context import current_window
+    from kafka_ordered_ops import current_window
     from pyspark.sql import SparkSession
     spark = SparkSession.builder.getOrCreate()
     window = current_window(spark)
@@ -472,9 +355,9 @@ def test_an_application_is_handed_the_window(
     """Without an output: what it reports is kept, and a second call runs nothing."""
     job = application(tmp_path, _REPORTS)
     with OrderedWindows(bootstrap, group_id) as windows:
-        first = windows.run(hour(orders), application=job, arguments=["a"], submit=small())
+        first = windows.run(hour(orders), job=Application(job, arguments=["a"], submit=small()))
         assert (first.ran, first.returned) == (True, {"counted": 5, "with": ["a"]})
-        again = windows.run(hour(orders), application=job, submit=small())
+        again = windows.run(hour(orders), job=Application(job, submit=small()))
         assert (again.ran, again.returned) == (False, first.returned)
 
 
@@ -490,14 +373,10 @@ def test_a_session_reads_and_writes(
         window.write(window.read().groupBy("topic").count())
 
     with OrderedWindows(bootstrap, group_id) as windows:
-        copied = windows.run(hour(orders), output=tmp_path / "copies", spark=spark)
+        copied = windows.run(hour(orders), tmp_path / "copies", spark=spark)
         assert (copied.ran, copied.records) == (True, 5)
         assert seconds_in(copied.output) == IN_ORDER
-        rest = windows.run(
-            hour(orders, 100), function=totals, spark=spark, output=tmp_path / "totals"
-        )
+        rest = windows.run(hour(orders, 100), tmp_path / "totals", job=totals, spark=spark)
         assert (rest.ran, rest.records) == (True, 1)
-        again = windows.run(
-            hour(orders, 100), function=totals, spark=spark, output=tmp_path / "totals"
-        )
+        again = windows.run(hour(orders, 100), tmp_path / "totals", job=totals, spark=spark)
         assert not again.ran

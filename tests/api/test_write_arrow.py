@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OpenWindow, OrderedWindows, Window
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Folder, OpenWindow, OrderedWindows, Window
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.spark_support import spark
@@ -47,7 +46,7 @@ def asked() -> Window:
 
 def written(windows: OrderedWindows, root: Path, result: object) -> pa.Table:
     """What readers see of a window whose function writes a result."""
-    done = windows.run(asked(), output=root, function=lambda window: window.write(result))
+    done = windows.run(asked(), root, job=lambda window: window.write(result))
     return pq.read_table(str(done.output))
 
 
@@ -78,14 +77,12 @@ def test_a_result_is_hidden_until_the_commit_and_then_shows(
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        windows.run(asked(), output=tmp_path / "out", function=fails)
+        windows.run(asked(), tmp_path / "out", job=fails)
     assert not [*tmp_path.glob("out/window_id=*")]
     done = windows.run(
-        asked(),
-        output=tmp_path / "out",
-        function=lambda window: window.write(RESULTS[library](window)),
+        asked(), tmp_path / "out", job=lambda window: window.write(RESULTS[library](window))
     )
-    again = windows.run(asked(), output=tmp_path / "out", function=lambda _: 1 / 0)
+    again = windows.run(asked(), tmp_path / "out", job=lambda _: 1 / 0)
     assert (done.records, done.status, again.ran) == (5, WindowStatus.PUBLISHED, False)
     table = pq.read_table(str(done.output))
     assert table["offset"].to_pylist() == IN_ORDER
@@ -110,7 +107,7 @@ def test_a_long_stream_is_several_files_in_order(windows: OrderedWindows, tmp_pa
         pa.record_batch({"n": numbers[start : start + each]}) for start in range(0, total, each)
     ]
     stream = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
-    done = windows.run(asked(), output=tmp_path, function=lambda window: window.write(stream))
+    done = windows.run(asked(), tmp_path, job=lambda window: window.write(stream))
     files = sorted(Path(str(done.output)).glob("part-*.parquet"))
     sizes = [pq.read_metadata(file).num_rows for file in files]
     assert (sum(sizes), max(sizes)) == (total, 500_000)
@@ -143,7 +140,7 @@ def test_types_of_libraries_are_written_as_readers_know_them(
     given = pa.table({name: column for name, (column, _) in PLAIN.items()})
     given = given.append_column("__index_level_0__", pa.array([7]))
     given = given.append_column("window_id", pa.array(["w"]))
-    done = windows.run(asked(), output=tmp_path, function=lambda window: window.write(given))
+    done = windows.run(asked(), tmp_path, job=lambda window: window.write(given))
     [file] = Path(str(done.output)).glob("part-*.parquet")
     with pq.ParquetFile(file) as parquet:
         found = parquet.read()
@@ -159,7 +156,7 @@ def test_spark_reads_what_another_library_wrote(
 ) -> None:
     """Each of the types above."""
     given = pa.table({name: column for name, (column, _) in PLAIN.items()})
-    done = windows.run(asked(), output=tmp_path, function=lambda window: window.write(given))
+    done = windows.run(asked(), tmp_path, job=lambda window: window.write(given))
     [row] = spark.read.parquet(str(done.output)).collect()
     assert (row["category"], row["half"], row["price"]) == ("a", 0.5, Decimal("1.25"))
 
@@ -184,10 +181,9 @@ def test_columns_that_readers_could_not_take_are_refused(
     with pytest.raises(ConfigError, match=words):
         windows.run(
             asked(),
-            "w",
-            output=tmp_path,
-            partition_by="date",
-            function=lambda one: one.write(result),
+            Folder(tmp_path, partition_by="date"),
+            job=lambda one: one.write(result),
+            window_id="w",
         )
     assert windows.show("w").status is WindowStatus.PLANNED
 
@@ -198,4 +194,4 @@ def test_what_is_no_result_is_a_programmer_s_error(
 ) -> None:
     """Named with what is taken instead."""
     with pytest.raises(TypeError, match="write takes a Spark DataFrame"):
-        windows.run(asked(), output=tmp_path, function=lambda window: window.write(result))
+        windows.run(asked(), tmp_path, job=lambda window: window.write(result))

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, StagedOutput
+from kafka_ordered_ops import OrderedWindows, StagedOutput, stage_window
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.output.cleaning import leftovers
 from kafka_ordered_ops.output.layout import stages_folder
 from kafka_ordered_ops.output.writing.draft import Draft
-from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka
@@ -140,7 +139,7 @@ def test_what_another_program_put_there_stays(tmp_path: Path) -> None:
     [
         (["s3://bucket"], "bare bucket"),
         (["/lake", "--older-than", "a week"], "older than"),
-        (["/lake", "-g", "hourly"], "no broker is named"),
+        (["/lake", "-g", "hourly"], "no brokers: give"),
     ],
 )
 def test_wrong_arguments_are_refused(clean: Clean, words: list[str], told: str) -> None:

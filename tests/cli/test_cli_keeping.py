@@ -270,7 +270,7 @@ def test_every_command_about_a_group_has_an_example_that_works(
             if word not in ("-b", "--config") and words[at_ - 1] not in ("-b", "--config")
         ]
         if bare[0] == "offsets" and bare[1] in ("reset", "migrate"):
-            # There is no terminal to ask on.
+            # Without a terminal, no confirmation is possible.
             bare = [*(word for word in bare if word != "--dry-run"), "--yes"]
         assert main(bare) == 2
-        assert "no broker is named" in capfd.readouterr().err, bare
+        assert "no brokers: give" in capfd.readouterr().err, bare

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import AuthorizationError, ConfigError, Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import doctor, main
-from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError
+from kafka_ordered_ops.core.errors.rights import MissingRight, Resource
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.rights import MissingRight, Resource
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka import ports
 from kafka_ordered_ops.testing import InMemoryKafka

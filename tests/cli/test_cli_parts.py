@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops import stage_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.cli_support import Cluster
 from tests.support.cli_support import cluster as cluster

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import ConfigError, Window
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.options.question import WINDOWS_AT_ONCE_MAX, Series
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.window import Window
 from tests.conftest import Produce
 from tests.support.cli_support import (
     FIRST_WINDOW,
@@ -105,7 +104,7 @@ _COUNTS = st.integers(1, 60)
 
 def windows_of(series: Series) -> list[Window]:
     """The questions to some group."""
-    return series.windows(series.spec("any"))
+    return series.windows()
 
 
 @given(
@@ -210,10 +209,10 @@ def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     """One row a window, the sums, where the files are; and in one sentence what was done."""
     first, again = cutoffs.run(90), cutoffs.run(90)
     rows = [line.split() for line in first.stdout.splitlines() if "published" in line]
-    assert [row[-4] for row in rows] == [str(len(found)) for found in SERIES.values()]
-    assert [row[-3] for row in rows] == [str(count) for count in OUT_OF_ORDER]
+    assert [row[-5] for row in rows] == [str(len(found)) for found in SERIES.values()]
+    assert [row[-4] for row in rows] == [str(count) for count in OUT_OF_ORDER]
     [sums] = [line.split() for line in first.stdout.splitlines() if "6 windows" in line]
-    assert sums[:5] == ["6", "windows", "9", "1", "0"]
+    assert (sums[:3], sums[-2:]) == (["9", "1", "0"], ["6", "windows"])
     assert str(cluster.output) in first.stdout
     assert "6 windows: 6 read and published" in first.stderr
     assert "6 windows: 6 published already" in again.stderr
@@ -288,8 +287,8 @@ def test_an_interval_takes_its_own_times(cluster: Cluster) -> None:
     assert planned.json["question"]["since"] == told(at(15))
     assert cluster.windows("commit", "interval").json["since"] == told(at(15))
     people = cli("windows", "list", *cluster.where)
-    [row] = [line.split() for line in people.stdout.splitlines() if line.startswith("  interval")]
-    assert row[3:5] == [told(at(15)), told(at(60))]
+    [row] = [line for line in people.stdout.splitlines() if line.rstrip().endswith("interval")]
+    assert told(at(15)).removesuffix("Z").replace("T", " ") in row
     assert cluster.run(90, "--since", at(60)).json["records"] == len(SECOND_WINDOW)
 
 

@@ -19,13 +19,12 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops import OrderedWindows, __version__
+from kafka_ordered_ops import ConfigError, OrderedWindows, __version__
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.app import app
 from kafka_ordered_ops.cli.options import times
 from kafka_ordered_ops.cli.options.profile import KEYS, variable
 from kafka_ordered_ops.cli.show.silence import Silence
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.cli_support import NOWHERE, arguments, cli
 from tests.support.hosts_support import GROUP
@@ -36,7 +35,7 @@ from tests.support.windows_support import at
 HEAVY = (
     *("numpy", "pyarrow", "confluent_kafka", "pyspark", "matplotlib", "pydantic", "rich.console"),
     *("tomllib", "kafka_ordered_ops.core.window.window", "kafka_ordered_ops.kafka"),
-    *("kafka_ordered_ops.windows", "kafka_ordered_ops.hosting", "kafka_ordered_ops.embedded"),
+    *("kafka_ordered_ops.windows", "kafka_ordered_ops.delivery", "kafka_ordered_ops.embedded"),
 )
 
 Captured = pytest.CaptureFixture[str]

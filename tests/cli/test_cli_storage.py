@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops import OrderedWindows, stage_window
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka

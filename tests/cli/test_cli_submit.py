@@ -40,7 +40,7 @@ _TIMEOUT_S = 280.0
 KEEP = """
     import sys, time, os, pathlib
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     def slowly(batches):
         for batch in batches:

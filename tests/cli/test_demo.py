@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from kafka_ordered_ops import BrokerError, ConfigError, SinkError
 from kafka_ordered_ops.cli.demo import crash, main
 from kafka_ordered_ops.cli.demo import folder as folders
 from kafka_ordered_ops.cli.demo.check import (
@@ -33,7 +34,6 @@ from kafka_ordered_ops.cli.demo.output import read_published
 from kafka_ordered_ops.cli.demo.picture import draw
 from kafka_ordered_ops.cli.demo.report import finding_lines, window_rows, window_table
 from kafka_ordered_ops.cli.demo.story import Step, Story, Twist, story
-from kafka_ordered_ops.core.errors import BrokerError, ConfigError, SinkError
 from kafka_ordered_ops.embedded.produce import (
     committed_offsets,
     create_topic,

@@ -88,7 +88,7 @@ ONCE = "each flight exactly once"
             [ORDER],
         ),
         (lambda day: _edit(day, lambda t: _set(t, "late", False)), ["late exactly"]),
-        (lambda day: _edit(day, lambda t: _set(t, "dest", "XXX")), ["with the values"]),
+        (lambda day: _edit(day, lambda t: _set(t, "dest", "nowhere")), ["with the values"]),
         (lambda day: _edit(day, lambda t: _set(t, "delay_min", 9)), ["with the values"]),
         (lambda day: _edit(day, lambda t: _set(t, "id", 10**9)), [ONCE, "in the", "late", "with"]),
         (lambda day: shutil.rmtree(day), ["every window", ONCE]),

@@ -207,7 +207,7 @@ def test_watching_needs_a_terminal(kafka: InMemoryKafka, capfd: Captured) -> Non
     """Not a pipe, and not one JSON object."""
     where = ["show", "-b", kafka.bootstrap, "-g", GROUP, "--watch"]
     assert "--json" in refused(capfd, *where)
-    assert "there is none" in told(capfd, *where, code=2)[1]
+    assert "needs a terminal" in told(capfd, *where, code=2)[1]
 
 
 @given(offset_sets, offset_sets, st.integers(0, 60), st.integers(0, 100))
@@ -287,6 +287,17 @@ def test_steps_without_records_add_no_offset(kafka: InMemoryKafka, capfd: Captur
     assert [offset["offset"] for offset in one["offsets"]] == [0]
 
 
+def test_the_ends_of_a_log_are_listed(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """The latest and steps back from the newest record, or the earliest alone; the number is that of offsets."""
+    words = ["before", "-b", kafka.bootstrap, "-t", "t", "--every", "PT0.5S"]
+    first = run(capfd, *words, "--time", "latest", "-n", 3)["partitions"][0]
+    assert [one["offset"] for one in first["offsets"]] == [5, 4, 3]
+    assert first["offsets"][0]["time"] is None
+    first = run(capfd, *words, "--time", "earliest")["partitions"][0]
+    assert first["offsets"] == [{"time": None, "offset": 0}]
+    assert "-" in told(capfd, *words, "--time", "earliest")[0]
+
+
 def test_before_refuses_what_it_cannot_look_up(kafka: InMemoryKafka, capfd: Captured) -> None:
     """Times before 1970, spans that are none, and unknown topics."""
     words = ["before", "-b", kafka.bootstrap, "-t", "t"]
@@ -318,7 +329,7 @@ def test_maps_of_parallel_consumer_are_decoded(capfd: Captured) -> None:
     assert run(capfd, "decode", "bgABAAk=")["done"] == [[1, 10]]
     out, _ = told(capfd, "decode", "bgABAAEAAQK2AAEBKw==", "--base", 3)
     rows = {line[:10].strip(): line[10:] for line in out.splitlines()}
-    assert rows["end"] == "1,000 (997 offsets from the base on)"
+    assert rows["end"] == "1,000 (997 offsets from the base)"
     assert rows["not done"] == "3 in [3, 4) [5, 6) [700, 701)"
 
 

@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,8 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.options.profile import KEYS, variable
-from kafka_ordered_ops.cli.records.choices import Ordering
 from kafka_ordered_ops.cli.records.strict import first_invalid
-from kafka_ordered_ops.core.release.ordered_release import Order
 from kafka_ordered_ops.testing import InMemoryKafka
-from tests.support.cli_support import NOWHERE
 
 Captured = pytest.CaptureFixture[bytes]
 
@@ -354,10 +350,25 @@ BOTH = ("orders", "payments")
         pytest.param((*BOTH, "--limit", "99"), "0123456789", id="limit-beyond"),
         pytest.param((*BOTH, "--order", "partition"), "0124567893", id="partition"),
         pytest.param((*BOTH, "--from", "latest"), "", id="latest"),
+        pytest.param((*BOTH, "--from", "orders[0]=3"), "1356789", id="of-one-partition"),
+        pytest.param(
+            (*BOTH, "--from", "latest", "--from", "orders[0]=latest", "--from", "payments[0]=4"),
+            "3",
+            id="of-two-partitions",
+        ),
+        pytest.param(("^.*", "--exclude", "none", "--exclude", "^ord.*"), "13579", id="exclude"),
+        pytest.param(
+            ("orders", "--from", "orders[0]=99", "--on-data-loss", "earliest"), "02468", id="lost"
+        ),
         pytest.param((*BOTH, "--from", "orders=latest"), "13579", id="of-one-topic"),
         pytest.param((*BOTH, "--from", "latest", "--from", "orders=offset:3"), "68", id="both"),
         pytest.param(("orders", "--from", "2026-03-01T12:00:05Z"), "68", id="time"),
         pytest.param((*BOTH, "--cutoff", "2026-03-01T12:00:05Z"), "01234", id="cutoff"),
+        pytest.param(
+            (*BOTH, "--cutoff", "2026-03-01T12:00:05Z", "--from", "orders=-PT3S"),
+            "1234",
+            id="span-of-one-topic",
+        ),
         pytest.param(
             (*BOTH, "--cutoff", "2026-03-01T12:00:05Z", "--from", "-PT3S"), "234", id="span"
         ),
@@ -411,93 +422,3 @@ def test_follow_with_a_limit_ends(orders: InMemoryKafka, capfdbinary: Captured) 
     """Once every partition has passed their times."""
     found = rows(read(capfdbinary, orders, *BOTH, "-f", "--grace", "PT0S", "-n", "9"))
     assert len(found) == 9
-
-
-# --- what is refused ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(("--group", "g"), "--follow", id="group"),
-        pytest.param(("--grace", "PT1S"), "--follow", id="grace"),
-        pytest.param(("--cutoff", "now", "--follow"), "--follow", id="cutoff"),
-        pytest.param(("-f", "-g", "g", "-n", "5"), "--limit 5", id="limit-of-a-group"),
-        pytest.param(("-f", "-g", "g", "--format", "parquet"), "parquet", id="parquet-of-a-group"),
-        pytest.param(("--format", "arrow", "--values", "text"), "--values", id="values"),
-        pytest.param(("--format", "parquet", "--keys", "json"), "--keys", id="keys"),
-        pytest.param(("--from", "x=latest"), "not among the topics", id="unknown-topic"),
-        pytest.param(("--from", "t=latest", "--from", "t=-1h"), "twice", id="twice"),
-        pytest.param(("--from", "t=latest", "--cutoff", "now"), "--cutoff", id="from-and-cutoff"),
-        pytest.param(("--from", "noon"), "starting_offsets", id="bound"),
-        pytest.param(("--from", "2026-03-01T12:00:00"), "time zone", id="naive"),
-        pytest.param(("--max-out-of-orderness", "5m"), "PT10M", id="span"),
-    ],
-)
-def test_wrong_usage_is_refused_before_anything_is_touched(
-    capfdbinary: Captured, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    """By name, and nobody is asked."""
-    file = tmp_path / "out"
-    assert main(["read", "t", "-b", NOWHERE, *words, "--json", "-o", str(file)]) == 2
-    assert said in json.loads(capfdbinary.readouterr().out)["error"]["message"]
-    assert not file.exists()
-
-
-def test_an_object_and_records_do_not_share_stdout(capfdbinary: Captured) -> None:
-    """The error is the only object."""
-    assert main(["read", "t", "-b", NOWHERE, "--json"]) == 2
-    assert "--output" in json.loads(capfdbinary.readouterr().out)["error"]["message"]
-
-
-def test_an_unknown_topic_leaves_no_file(
-    kafka: InMemoryKafka, capfdbinary: Captured, tmp_path: Path
-) -> None:
-    """Nor does it touch one of before."""
-    file = tmp_path / "out"
-    for words in ((), ("--follow",)):
-        read(capfdbinary, kafka, "t", "-o", file, *words, code=4)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_is_replaced_when_it_is_complete(
-    orders: InMemoryKafka, capfdbinary: Captured, tmp_path: Path
-) -> None:
-    """Through a link as well, with the usual rights; with --follow it must be new."""
-    file, link = tmp_path / "out", tmp_path / "link"
-    file.write_text("before")
-    link.symlink_to(file)
-    read(capfdbinary, orders, "orders", "-o", link)
-    assert len(rows(file.read_bytes())) == 5
-    assert link.is_symlink()
-    umask = os.umask(0)
-    os.umask(umask)
-    assert file.stat().st_mode & 0o777 == 0o666 & ~umask
-    words = ("orders", "-f", "-n", "1", "-o", file, "--json")
-    refused = json.loads(read(capfdbinary, orders, *words, code=2))["error"]["message"]
-    assert "exists" in refused
-    assert len(rows(file.read_bytes())) == 5
-
-
-@pytest.mark.parametrize(
-    ("file", "code", "said"),
-    [
-        ("/dev/full", 4, "No space left"),
-        ("/nowhere/out", 2, "No such file"),
-        ("/tmp", 2, "a folder"),
-    ],
-)
-@pytest.mark.parametrize("form", ["jsonl", "csv", "arrow", "parquet"])
-def test_a_target_that_fails_is_named(
-    orders: InMemoryKafka, capfdbinary: Captured, form: str, file: str, code: int, said: str
-) -> None:
-    """A full disk is no wrong usage."""
-    words = ("orders", "-o", file, "--format", form, "--json")
-    error = json.loads(read(capfdbinary, orders, *words, code=code))["error"]
-    assert said in error["message"]
-    assert file in error["message"]
-
-
-def test_the_names_of_orders_are_those_of_the_reader() -> None:
-    """Help cannot load them from there."""
-    assert [one.value for one in Ordering] == [one.value for one in Order]

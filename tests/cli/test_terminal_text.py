@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.cli.show.printable import in_json, in_line, printable
 from kafka_ordered_ops.cli.show.safe_console import SafeConsole
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.cli.test_cli_live import Terminal
 from tests.conftest import MakeTopic, Produce

@@ -17,6 +17,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import (
+    AtOffset,
+    AtTime,
+    Committed,
+    ConfigError,
+    Earliest,
+    Latest,
+    Policy,
+    Relative,
+    Window,
+)
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
     RUN_ID_LENGTH_MAX,
@@ -24,21 +35,10 @@ from kafka_ordered_ops.core.arguments import (
     check_timeout_s,
     checked_clock,
 )
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.names import GROUP_LENGTH_MAX, check_group
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.cluster.names import GROUP_LENGTH_MAX, check_group
 from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import (
-    AtOffset,
-    AtTime,
-    Committed,
-    Earliest,
-    Latest,
-    Relative,
-    parse_bound,
-)
-from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX, Window, check_window_id
+from kafka_ordered_ops.core.window.bounds import parse_bound
+from kafka_ordered_ops.core.window.window_id import WINDOW_ID_LENGTH_MAX, check_window_id
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -106,10 +106,10 @@ anything = st.one_of(
 )
 
 
-def parsed(value: Any) -> Fields:
+def parsed(value: Any) -> Any:
     """What the ledger's parser gives for a value's JSON."""
     text = strict_json.dumps(value).encode()
-    return Fields(strict_json.loads(text, limit_bytes=10**6), "read back")
+    return strict_json.loads(text, limit_bytes=10**6)
 
 
 def window_fields() -> dict[str, st.SearchStrategy[Any]]:
@@ -252,8 +252,6 @@ def test_clocks_and_bounds_in_seconds_are_finite(value: Any) -> None:
         {"lookup_timeout_s": None},
         {"stall_timeout_s": True},
         {"stall_timeout_s": 10**12},
-        {"on_foreign_commit": "ignore"},
-        {"on_foreign_commit": None},
         {"clock": 5},
         {"ledger_topic": 5},
         {"ledger_topic": "no topic"},

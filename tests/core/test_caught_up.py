@@ -35,7 +35,7 @@ def view_of(done: int, time_map: TimeMap = EMPTY_MAP) -> GroupView:
 
 def reason_of(view: GroupView, *, is_proven: bool) -> CatchUpReason:
     """The verdict on a log from 10 to 20, of which the index says that the cutoff lies at its start."""
-    facts = LogFacts(TP, "id", 10, 20, 20, 10, found_is_proven=is_proven)
+    facts = LogFacts(TP, "id", 10, 20, 20, 10, index_is_proven=is_proven)
     [one] = caught_up(view, [facts], TIMES, now_ms=2_000).partitions
     return one.reason
 

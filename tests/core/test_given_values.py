@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.arguments import as_moment, as_names, as_span
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import duration_text, time_text
-from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss, OnOpenClaim
-from kafka_ordered_ops.core.window.bounds import (
+from kafka_ordered_ops import (
     AtOffset,
     AtTime,
-    Bound,
+    ClientSettings,
     Committed,
+    ConfigError,
     Earliest,
     Latest,
+    Policy,
     Relative,
-    as_bound,
+    Window,
 )
-from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.hosting.window_spec import WindowSpec
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.core.arguments import as_moment, as_names, as_span
+from kafka_ordered_ops.core.times import duration_text, time_text
+from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss, OnOpenClaim
+from kafka_ordered_ops.core.window.bounds import Bound, as_bound, bound_of
+from kafka_ordered_ops.core.window.window import check_window
 from kafka_ordered_ops.spark import SparkSubmit
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -114,23 +114,39 @@ def test_a_policy_keeps_typed_values() -> None:
     assert isinstance(policy.on_covered, OnCovered)
 
 
-def test_a_specification_of_a_host_takes_the_same() -> None:
-    """And keeps the same values."""
-    spec = WindowSpec(
-        topics="orders",
-        group_id="g",
-        exclude="^old.*",
-        starting_offsets=NOON,
-        max_out_of_orderness="PT5M",
-    )
-    assert (spec.topics, spec.exclude) == (("orders",), ("^old.*",))
-    assert (spec.starting_offsets, spec.max_out_of_orderness) == (
-        AtTime.of(NOON),
-        timedelta(minutes=5),
-    )
-    assert spec.window(NOON, None) == Window(
+def test_a_window_of_a_host_gets_its_times_later() -> None:
+    """And is the same window then; without times it cannot be planned."""
+    window = Window("orders", exclude="^old.*", starting_offsets=NOON, max_out_of_orderness="PT5M")
+    assert (window.topics, window.exclude) == (("orders",), ("^old.*",))
+    assert window.at(NOON) == Window(
         "orders", NOON, starting_offsets=NOON, max_out_of_orderness="PT5M", exclude="^old.*"
     )
+    with pytest.raises(ConfigError, match="has no cutoff"):
+        check_window(window)
+    with pytest.raises(ConfigError, match="there is no cutoff"):
+        Window("orders", since=NOON)
+
+
+def test_starting_offsets_may_be_one_for_each_topic() -> None:
+    """By name, or by a pattern that it matches; they are stored with the plan, and read back."""
+    wanted: dict[str, Any] = {"rates": "-PT1H", "^orders.*": "earliest", "orders-eu": NOON}
+    window = Window(list(wanted), NOON, starting_offsets=wanted)
+    starts = window.starting_offsets
+    assert bound_of(starts, "orders-eu") == AtTime.of(NOON)
+    assert bound_of(starts, "orders-us") == Earliest()
+    assert bound_of(starts, "rates") == Relative(3_600_000)
+    assert bound_of(starts, "other") is None
+    again = Window.from_json(json.loads(json.dumps(window.to_json())))
+    assert again == window
+    assert hash(again) == hash(window)
+    for wrong, told in (
+        ({"payments": "earliest"}, "payments, and the topics are"),
+        ({}, "has nothing"),
+        ({"rates": None}, "rates is None"),
+        ({"rates": "soon"}, "'soon'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            Window("rates", NOON, starting_offsets=wrong)  # type: ignore[arg-type]
 
 
 def test_settings_are_what_people_have() -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.core.group.gaps import gaps_of
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning import planning, scan_fold
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
-from kafka_ordered_ops.core.window.window import Window
 from tests.support.examples import examples
 from tests.support.interval_model import IntervalModel, interval, sweep
 from tests.support.model import ModelGroup, ModelLog

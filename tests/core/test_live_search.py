@@ -99,7 +99,7 @@ class Log:
             log_start=self.start,
             end_offset=self.end,
             high_watermark=self.end + self.pending,
-            found=max(min(after) - slack, 0) if after else None,
+            index_offset=max(min(after) - slack, 0) if after else None,
         )
 
     def proofs(self, rule: LivenessRule) -> dict[int, int]:
@@ -165,7 +165,7 @@ def test_the_newest_offsets_are_read_next(
 ) -> None:
     """At most so many, and none that is unread lies behind them."""
     end = offsets.end if offsets else 0
-    facts = LogFacts(TP, TOPIC_ID, 0, end, end, found=0)
+    facts = LogFacts(TP, TOPIC_ID, 0, end, end, index_offset=0)
     already = Seen(TOPIC_ID, seen | (OffsetSet.of((0, end)) - offsets))
     expected = sorted(members(offsets) - members(seen))[-offsets_max:]
     assert sorted(members(far(facts, already, offsets_max=offsets_max))) == expected
@@ -174,7 +174,7 @@ def test_the_newest_offsets_are_read_next(
 def test_what_was_seen_counts_for_the_same_log_only() -> None:
     """A topic recreated, a log cut at its end, a proof that retention took: all is read again."""
     seen = Seen(TOPIC_ID, OffsetSet.of((5, 9)), 1, Stamp(5, 7))
-    facts = LogFacts(TP, TOPIC_ID, 0, 9, 9, found=5)
+    facts = LogFacts(TP, TOPIC_ID, 0, 9, 9, index_offset=5)
     assert seen.kept_for(facts) == seen
     for changed in (
         replace(facts, topic_id="another"),

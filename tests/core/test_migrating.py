@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ForeignCommitError,
     GroupHandedOverError,
     OffsetMapDecodeError,
@@ -20,6 +19,13 @@ from kafka_ordered_ops.core.errors import (
     UnknownWindowError,
     WindowGroupError,
 )
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.cluster.cluster_facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    TopicFacts,
+)
+from kafka_ordered_ops.core.cluster.membership import check_not_of_windows
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_not_handed_over,
@@ -42,13 +48,12 @@ from kafka_ordered_ops.core.group.ledger_rules import (
 )
 from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
 from kafka_ordered_ops.core.group.shared_commits import shared_commits
-from kafka_ordered_ops.core.membership import check_not_of_windows
 from kafka_ordered_ops.core.offset_map.parallel_consumer import (
     decode_parallel_consumer_map,
     encode_parallel_consumer_map,
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.strict_json import JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import Isolation, Mode, ProgressFormat, TopicPartition
 from tests.support.strategies import offset_sets
 
@@ -135,9 +140,9 @@ def _commit(done: OffsetSet) -> CommittedOffset:
     return CommittedOffset(base, metadata)
 
 
-def _through_json(state: GroupState) -> Fields:
+def _through_json(state: GroupState) -> Any:
     text = strict_json.dumps(state.to_json())
-    return Fields(strict_json.loads(text, limit_bytes=10**8), "state")
+    return strict_json.loads(text, limit_bytes=10**8)
 
 
 # --- there and back -----------------------------------------------------------------------------------
@@ -325,7 +330,7 @@ def test_state_records_of_other_versions_are_refused() -> None:
         ({name: one for name, one in told.items() if name != "format"}, JsonError),
     ):
         with pytest.raises(error):
-            GroupState.from_json(Fields(fields, "state"))
+            GroupState.from_json(fields)
 
 
 def test_offsets_are_compared_with_a_state_of_their_moment() -> None:

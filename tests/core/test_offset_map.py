@@ -13,11 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
-    OffsetMapDecodeError,
-    OffsetMapFault,
-    OffsetMapTooLargeError,
-)
+from kafka_ordered_ops import OffsetMapDecodeError, OffsetMapTooLargeError
+from kafka_ordered_ops.core.errors import OffsetMapFault
 from kafka_ordered_ops.core.offset_map.ours import (
     METADATA_BYTES_MAX,
     OffsetMap,

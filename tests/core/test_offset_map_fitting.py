@@ -57,7 +57,7 @@ def test_what_a_commit_has_stays_in_the_next_ones(
         all_done = OffsetSet.of(*((one, one + 1) for one in [0, *order[:at]]))
         base = all_done.first_missing(0)
         done = all_done - OffsetSet.of((0, base))
-        metadata, left_out = fitted_map(base, done, kept=kept & done, limit_bytes=limit)
+        metadata, left_out = fitted_map(base, done, committed=kept & done, limit_bytes=limit)
         found = decode_parallel_consumer_map(metadata, base).done
         assert len(metadata) <= limit
         assert (kept & done) <= found <= done

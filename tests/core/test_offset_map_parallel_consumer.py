@@ -16,12 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    OffsetMapDecodeError,
-    OffsetMapFault,
-    OffsetMapTooLargeError,
-)
+from kafka_ordered_ops import ConfigError, OffsetMapDecodeError, OffsetMapTooLargeError
+from kafka_ordered_ops.core.errors import OffsetMapFault
 from kafka_ordered_ops.core.offset_map.packing import METADATA_BYTES_MAX, RANGES_MAX, deflate
 from kafka_ordered_ops.core.offset_map.parallel_consumer import (
     Encoding,
@@ -204,7 +200,7 @@ def test_the_limit_holds_to_the_byte() -> None:
 
 def test_an_encoding_that_the_library_cannot_read_is_not_written() -> None:
     """Byte arrays end the Java consumer."""
-    with pytest.raises(ConfigError, match="ByteArrayCompressed is only read"):
+    with pytest.raises(ConfigError, match="ByteArrayCompressed can only be read"):
         encode_parallel_consumer_map(
             0, OffsetSet.of((1, 2)), encoding=Encoding.BYTE_ARRAY_COMPRESSED
         )

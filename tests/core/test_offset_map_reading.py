@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import OffsetMapDecodeError, OffsetMapFault
+from kafka_ordered_ops import OffsetMapDecodeError
+from kafka_ordered_ops.core.errors import OffsetMapFault
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, encode_offset_map
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_map.reading import (

@@ -10,20 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import ConfigError, WindowPlan
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.packed_ranges import pack, unpack
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.types import INT64_MAX
-from kafka_ordered_ops.core.window.plan import (
-    PLAN_RANGES_MAX,
-    WindowPlan,
-    ranges_from_json,
-    ranges_to_json,
-)
+from kafka_ordered_ops.core.window.packed_ranges import pack, unpack
+from kafka_ordered_ops.core.window.plan import PLAN_RANGES_MAX, ranges_from_json, ranges_to_json
 from tests.core.test_stored_text import CHANGE, PLAN, STATE
 from tests.support.examples import examples
 from tests.support.stored_text import memory_bound
@@ -102,7 +97,7 @@ def test_a_small_text_cannot_fill_the_memory() -> None:
         WindowPlan.from_text(strict_json.dumps(plan))
     for read, value in ((GroupState, state), (ProcessedOffsets, processed)):
         with pytest.raises(JsonError, match="more than 10,000,000 ranges"):
-            read.from_json(Fields(value, "record"))
+            read.from_json(value)
 
 
 def test_packed_text_is_read_in_bounded_memory() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Window
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.partition import (
@@ -18,7 +18,6 @@ from kafka_ordered_ops.core.window.partition import (
     partition_kind,
     partition_of,
 )
-from kafka_ordered_ops.core.window.window import Window
 
 _UNIT_MS = {PartitionBy.DATE: 86_400_000, PartitionBy.HOUR: 3_600_000}
 

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import RecordsLostError
+from kafka_ordered_ops import Earliest, RecordsLostError, Window, WindowPlan
 from kafka_ordered_ops.core.planning import scan_fold
 from kafka_ordered_ops.core.types import OnDataLoss, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from tests.support.examples import examples
 from tests.support.model import ModelGroup, ModelLog
 from tests.support.strategies import members

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.group.group_state import Change, GroupDefinition, Gr
 from kafka_ordered_ops.core.group.ledger.records import LedgerFold
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.strict_json import JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from tests.support.examples import examples
 from tests.support.strategies import large_offset_sets, offset_sets
@@ -30,9 +30,7 @@ WHERE = TopicPartition("ledger", 0)
 def read(value: object) -> ProcessedOffsets:
     """The record from its text."""
     data = strict_json.dumps(value).encode()
-    return ProcessedOffsets.from_json(
-        Fields(strict_json.loads(data, limit_bytes=10**8), "processed")
-    )
+    return ProcessedOffsets.from_json(strict_json.loads(data, limit_bytes=10**8))
 
 
 @settings(max_examples=examples(100))

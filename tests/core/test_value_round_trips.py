@@ -11,10 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import (
+    AtOffset,
+    AtTime,
+    Committed,
+    ConfigError,
+    Earliest,
+    Latest,
+    PlanTooLargeError,
+    Relative,
+    Window,
+    WindowPlan,
+)
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.time_ranges import (
     LATE_STEPS_MAX,
     NOBODY,
@@ -31,30 +42,12 @@ from kafka_ordered_ops.core.times import (
     time_text,
 )
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import (
-    AtOffset,
-    AtTime,
-    Bound,
-    Committed,
-    Earliest,
-    Latest,
-    Relative,
-    parse_bound,
-)
-from kafka_ordered_ops.core.window.plan import (
-    PLAN_RANGES_MAX,
-    PartitionPlan,
-    WindowPlan,
-    check_plan_size,
-)
-from kafka_ordered_ops.core.window.window import (
-    Window,
+from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
+from kafka_ordered_ops.core.window.plan import PLAN_RANGES_MAX, PartitionPlan, check_plan_size
+from kafka_ordered_ops.core.window.window_id import (
     check_window_id,
     default_window_id,
-    digest_in,
-    folder_name,
-    id_digest,
-    safe_name,
+    readable_window_id,
 )
 from tests.support.strategies import late_steps, time_ranges, timestamps, window_plans, windows
 
@@ -228,8 +221,8 @@ def test_a_time_goes_to_the_first_window_that_asks_for_it(
 @given(windows)
 def test_a_window_survives_its_json(window: Window) -> None:
     """To JSON and back: the same question."""
-    fields = Fields(strict_json.loads(strict_json.dumps(window.to_json()), limit_bytes=10_000), "w")
-    again = Window.from_json(fields)
+    text = strict_json.dumps(window.to_json())
+    again = Window.from_json(strict_json.loads(text, limit_bytes=10_000))
     assert again == window
     assert not again.differences(window)
 
@@ -266,32 +259,34 @@ def test_the_same_question_has_the_same_id() -> None:
     assert len({one, *others}) == 5
 
 
-@given(st.text(max_size=600), st.text(max_size=600))
-def test_a_safe_name_is_a_file_name_and_tells_ids_apart(one: str, other: str) -> None:
-    """Only harmless characters, bounded, and different for different ids."""
-    name = safe_name(one.encode("utf-8", "replace").decode())
-    assert len(name) <= 60
-    assert all(char.isascii() and (char.isalnum() or char in "-_") for char in name)
-    assert (safe_name("x" + one.encode("utf-8", "replace").decode()) == name) is False
+_NAMES = st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace").decode())
 
 
-_IDS = st.text(min_size=1, max_size=520).map(lambda text: text.encode("utf-8", "replace").decode())
-
-
-@given(windows, _IDS, _IDS)
-def test_a_folder_s_name_has_the_window_s_times_and_tells_ids_apart(
-    window: Window, one: str, other: str
+@given(_NAMES, _NAMES, _NAMES)
+def test_a_readable_id_is_an_id_and_keeps_windows_apart(
+    one: str, other: str, distinct: str
 ) -> None:
-    """It is a name in every file system and to Hive, its times are read back, and no other id has it."""
-    name = folder_name(one, window)
-    assert re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name)
+    """Whatever the names of DAGs, tasks, assets and partitions."""
+    window_id = readable_window_id(one, other, distinct=[one, other])
+    assert check_window_id(window_id) == window_id
+    # A piece of a partition adds the moment up to which it reads.
+    check_window_id(f"{window_id}@2026-11-20T12-00-00.123Z")
+    assert (readable_window_id(one, other, distinct=distinct) == window_id) is False
+    assert (readable_window_id(one, distinct, distinct=[one, distinct]) == window_id) is (
+        distinct == other
+    )
+
+
+@given(windows)
+def test_a_default_id_has_the_window_s_times(window: Window) -> None:
+    """It is an id, and its times are read back."""
+    window_id = default_window_id("group", window)
+    assert check_window_id(window_id) == window_id
     times = [
         datetime.fromisoformat(re.sub(r"T(\d\d)-(\d\d)-(\d\d)(?:_(\d+))?", _iso, text))
-        for text in re.findall(r"[\d-]+T[\d_-]+?Z", name)
+        for text in re.findall(r"[\d-]+T[\d_-]+?Z", window_id)
     ]
-    assert times == [one for one in (window.since, window.cutoff) if one is not None]
-    assert digest_in(name) == digest_in(safe_name(one)) == id_digest(one)
-    assert (folder_name(other, window) == name) is (one == other)
+    assert times == [time for time in (window.since, window.cutoff) if time is not None]
 
 
 def _iso(time: re.Match[str]) -> str:
@@ -299,30 +294,38 @@ def _iso(time: re.Match[str]) -> str:
     return f"T{hours}:{minutes}:{seconds}" + (f".{fraction}" if fraction else "")
 
 
-@given(windows, windows, _IDS, _IDS)
-def test_folders_sort_by_time(one: Window, other: Window, first: str, second: str) -> None:
-    """Windows of one kind: by their start, then by their end, to the millisecond, whatever their ids are."""
+@given(windows, windows)
+def test_default_ids_sort_by_time(one: Window, other: Window) -> None:
+    """Windows of one kind: by their start, then by their end, to the millisecond."""
     bounds = [
         (window.cutoff if window.since is None else window.since, window.cutoff)
         for window in (one, other)
     ]
     if (one.since is None) != (other.since is None) or bounds[0] == bounds[1]:
         return
-    names = [
-        folder_name(window_id, window) for window_id, window in ((first, one), (second, other))
-    ]
+    names = [default_window_id("group", window) for window in (one, other)]
     assert (names[0] < names[1]) == (bounds[0] < bounds[1])
 
 
-@pytest.mark.parametrize("name", ["", "x", "x-0123456789a", "../0123456789ab", "a b-0123456789ab"])
-def test_other_names_are_no_folders_of_windows(name: str) -> None:
-    """A name is looked at before it becomes a path."""
-    assert digest_in(name) is None
+@pytest.mark.parametrize(
+    ("window_id", "suggestion"),
+    [
+        ("2026-11-20T12:00:00Z", "such as 2026-11-20T12-00-00Z"),
+        ("_hidden", "such as hidden"),
+        ("../up", "such as up"),
+        ("a/b=c", "such as a-b-c"),
+        ("\u043e", "letter or digit$"),
+    ],
+)
+def test_an_id_that_cannot_name_a_folder_is_refused(window_id: str, suggestion: str) -> None:
+    """The error has one that can."""
+    with pytest.raises(ConfigError, match=suggestion):
+        check_window_id(window_id)
 
 
-@pytest.mark.parametrize("window_id", ["", "x" * 513, "a\nb", "a\0b"])
+@pytest.mark.parametrize("window_id", ["", "x" * 201, "a\nb", "a\0b"])
 def test_window_ids_are_bounded_and_printable(window_id: str) -> None:
-    """An id is shown in tables and hashed into paths."""
+    """An id is shown in tables and part of paths."""
     with pytest.raises(ConfigError, match="window id"):
         check_window_id(window_id)
 

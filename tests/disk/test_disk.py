@@ -139,10 +139,10 @@ def test_nothing_behind_a_link_is_read_or_changed(
 def test_a_folder_that_is_exchanged_for_another_one_is_not_gone_into(tmp_path: Path) -> None:
     """Below the root of the user, too: a link in the place of a date is not followed."""
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "date=2026-01-01").symlink_to(tmp_path / "elsewhere")
-    disk = Disk(str(tmp_path / "root"))
-    path = f"{tmp_path}/root/date=2026-01-01"
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "date=2026-01-01").symlink_to(tmp_path / "elsewhere")
+    disk = Disk(str(tmp_path / "lake"))
+    path = f"{tmp_path}/lake/date=2026-01-01"
     with pytest.raises(NotADirectoryError, match="it is a link"):
         disk.make_folder(f"{path}/hour=01")
     with pytest.raises(NotADirectoryError, match="it is a link"):
@@ -167,7 +167,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     disk = Disk()
     assert disk.read(path, 10) is None
     for look in (disk.open, disk.lock, disk.append, disk.open_own):
-        with pytest.raises(OSError, match=r"no regular file|no file of|No such device"):
+        with pytest.raises(OSError, match=r"not a regular file|not a file of|No such device"):
             look(path)
     disk.settle(str(tmp_path), bool)
 

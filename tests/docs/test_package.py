@@ -24,6 +24,27 @@ def test_importing_the_package_loads_no_client() -> None:
     assert loaded_by(code, *heavy) == set()
 
 
+def test_a_window_without_spark_loads_nothing_of_the_room_for_it(tmp_path: Path) -> None:
+    """Neither a copy nor a function, planned, committed and published."""
+    code = f"""
+from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops.testing import InMemoryKafka
+
+with InMemoryKafka() as kafka:
+    kafka.create_topic("orders")
+    kafka.produce("orders", timestamp_ms=1_700_000_000_000, value=b"x")
+    with OrderedWindows(kafka.settings, "g") as windows:
+        hour = Window("orders", cutoff="2023-11-15T00:00Z", starting_offsets="earliest")
+        windows.run(hour, "{tmp_path}/copied")
+        later = Window("orders", cutoff="2023-11-16T00:00Z")
+        windows.run(later, "{tmp_path}/made", job=lambda window: window.write(window.to_arrow()))
+import kafka_ordered_ops.delivery, sys
+loaded = [name for name in sys.modules if name.startswith("kafka_ordered_ops.spark")]
+assert not loaded, loaded
+"""
+    assert loaded_by(code, "pyspark") == set()
+
+
 def test_every_public_name_is_there() -> None:
     """The table of lazy names is exact, and the errors come along."""
     for name in kafka_ordered_ops.__all__:
@@ -41,7 +62,9 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen_by_type_checkers(kafka_ordered_ops) == homes | all_errors
 
 
-@pytest.mark.parametrize("room", ["", ".output", ".spark", ".airflow", ".dagster"])
+@pytest.mark.parametrize(
+    "room", ["", ".airflow", ".dagster", ".decoding", ".output", ".processing", ".relay", ".spark"]
+)
 def test_no_public_name_is_a_modules(room: str) -> None:
     """A module is set on its package once it is imported, in place of a function of that name."""
     package = importlib.import_module(f"kafka_ordered_ops{room}")
@@ -54,7 +77,7 @@ def test_no_public_name_is_a_modules(room: str) -> None:
     reason="the environment of the older Spark has no hosts",
 )
 def test_there_are_few_public_names() -> None:
-    """Some sixty over all rooms, and none of the insides among them."""
+    """Fewer than eighty over all rooms, and none of the insides among them."""
     rooms = (
         "",
         ".spark",
@@ -70,7 +93,7 @@ def test_there_are_few_public_names() -> None:
         for room in rooms
         for name in importlib.import_module(f"kafka_ordered_ops{room}").__all__
     ]
-    assert len(names) == len(set(names)) <= 67
+    assert len(names) == len(set(names)) <= 79
     assert {"OffsetSet", "PartitionPlan", "TopicPartition"}.isdisjoint(names)
     for inside in ("OffsetSet", "PartitionPlan"):
         assert not hasattr(kafka_ordered_ops, inside)

@@ -9,8 +9,8 @@ from typing import Any
 import boto3
 import pytest
 
+from kafka_ordered_ops import ConfigError, SinkError
 from kafka_ordered_ops.airflow.storage import storage_options_of
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from tests.support.airflow_connections import CANARY, connect
 
 _STRING = (
@@ -283,7 +283,7 @@ def test_a_hook_that_gives_no_credentials_is_named_with_its_connection(
     for name in (".".join(parts[:n]) for n in range(3, len(parts) + 1)):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     setattr(sys.modules[package], hook, Hook)
-    told = "connection role: the hook of .* gave no credentials .LookupError."
+    told = "connection role: the hook of .* returned no credentials .LookupError."
     with pytest.raises(SinkError, match=told) as raised:
         storage_options_of("role", scheme, travels=travels)
     assert CANARY not in str(raised.value)
@@ -298,7 +298,7 @@ def test_a_hook_that_gives_no_credentials_is_named_with_its_connection(
         (
             "abfss",
             {"conn_type": "wasb", "extra": {"account_url": "https://[bad"}},
-            "the address of the account is no URL",
+            "the account's address is not a valid URL",
         ),
     ],
 )

@@ -12,13 +12,12 @@ from typing import Any, cast
 import pytest
 from airflow.triggers.base import TriggerEvent
 
+from kafka_ordered_ops import BrokerUnreachableError, Earliest, UnknownTopicError
 from kafka_ordered_ops.airflow import CutoffReachedTrigger, OrderedWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowSkipException
 from kafka_ordered_ops.airflow.triggers import cutoff_reached as room
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, UnknownTopicError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_context import Make, Sink, committed, context_of, kafka_connection, make
@@ -52,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 @pytest.fixture(autouse=True)
 def _no_rest(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the triggerer and the cluster need makes no difference to what is told."""
-    monkeypatch.setattr(room, "HANDED_ON_S", 0.0)
+    monkeypatch.setattr(room, "EVENT_STORED_S", 0.0)
     monkeypatch.setattr(room, "POKE_INTERVAL_MIN_S", 0.0)
 
 
@@ -402,7 +401,7 @@ def test_a_run_takes_the_cutoff_of_its_event(
     """Exactly what lies before it; and the next event comes behind it."""
     told = asyncio.run(first_of(trigger_on(orders, group_id)))
     sink = Sink()
-    facts = make(batch_callable=sink).execute(run_by(told, "one"))
+    facts = make(job=sink).execute(run_by(told, "one"))
     assert (facts["cutoff"], facts["cutoff_source"]) == (cutoff(30), "an asset event")
     assert sink.taken == [[0, 3, 1, 5, 2]]
     assert committed(windows, orders) == [4]
@@ -415,12 +414,12 @@ def test_an_event_that_comes_twice_does_no_harm(
     """The second run finds that its records were taken: it is skipped, or replays that window, as asked."""
     told = asyncio.run(first_of(trigger_on(orders, group_id)))
     first, again = Sink(), Sink()
-    facts = make(batch_callable=first).execute(run_by(told, "one"))
+    facts = make(job=first).execute(run_by(told, "one"))
     before_second = committed(windows, orders)
     with pytest.raises(AirflowSkipException, match="other windows have taken its records"):
-        make(batch_callable=again, on_covered="skip").execute(run_by(told, "two"))
+        make(job=again, on_covered="skip").execute(run_by(told, "two"))
     assert again.taken == []
-    replayed = make(batch_callable=again).execute(run_by(told, "three"))
+    replayed = make(job=again).execute(run_by(told, "three"))
     assert replayed["window_id"] == facts["window_id"]
     assert again.taken == first.taken
     assert committed(windows, orders) == before_second
@@ -435,12 +434,12 @@ class Twice(Sink):
         self.told = told
         self.skipped = ""
 
-    def __call__(self, batches: Any, plan: Any) -> dict[str, int]:
+    def __call__(self, window: Any) -> dict[str, int]:
         """As the other one, behind it."""
         with pytest.raises(AirflowSkipException) as raised:
             self.second.execute(run_by(self.told, "two"))
         self.skipped = str(raised.value)
-        return super().__call__(batches, plan)
+        return super().__call__(window)
 
 
 @pytest.mark.slow
@@ -450,8 +449,8 @@ def test_an_event_that_comes_twice_at_once_does_no_harm(
     """The second run steps around the first one's open window: it is skipped and says why, and neither fails."""
     told = asyncio.run(first_of(trigger_on(orders, group_id)))
     nothing = Sink()
-    first = Twice(make(batch_callable=nothing), told)
-    done = make(batch_callable=first).execute(run_by(told, "one"))
+    first = Twice(make(job=nothing), told)
+    done = make(job=first).execute(run_by(told, "one"))
     assert "held by 1 open window" in first.skipped
     assert [offset for taken in nothing.taken for offset in taken] == []
     assert first.taken == [[0, 3, 1, 5, 2]]

@@ -39,7 +39,7 @@ def test_the_first_dag_runs_as_the_page_has_it(
     replaced = {
         "localhost:9092": bootstrap,
         "/tmp/lake": str(lake),
-        'topics="orders"': f'topics="{name}"',
+        'Window("orders"': f'Window("{name}"',
         'group_id="orders-hourly"': f'group_id="{group_id}"',
     }
     wheel = built_wheel(tmp_path / "dist") if is_fresh else None

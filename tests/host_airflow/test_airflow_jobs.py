@@ -13,13 +13,11 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg
 
-from kafka_ordered_ops import OpenWindow
+from kafka_ordered_ops import ConfigError, JobFailedError, OpenWindow
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowFailException
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
-from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.writing.reported import RESULT_BYTES_MAX, Reported
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.process import processes_of
@@ -72,19 +70,18 @@ def check_nothing_was_committed(windows: OrderedWindows, topic: str) -> None:
 # --- which job ---------------------------------------------------------------------------------------
 
 
-def yielding(batches: Any, plan: WindowPlan) -> Iterator[Any]:
+def yielding(window: OpenWindow) -> Iterator[Any]:
     """Calling it does nothing: the window would be committed without any work."""
-    yield from batches
+    yield from window.to_batches()
 
 
 @pytest.mark.parametrize(
     ("jobs", "told"),
     [
-        ({"application": "a.py", "python_callable": print}, "application and python_callable"),
-        ({"batch_callable": print, "python_callable": print}, "runs one job"),
+        ({"job": "a.py"}, "give Application"),
         ({"output": None}, "output= is missing"),
-        ({"application": "a.py", "output": None}, "output= is missing"),
-        ({"batch_callable": yielding}, "yielding is a generator"),
+        ({"application": "/a.py", "output": None}, "output= is missing"),
+        ({"job": yielding}, "yielding is a generator"),
     ],
 )
 def test_a_task_runs_one_job_and_has_a_place_for_its_output(
@@ -110,14 +107,14 @@ def test_a_copy_of_an_operator_is_a_task_of_its_own(make: Make) -> None:
 
 
 def test_batches_come_in_order(make: Make, windows: OrderedWindows) -> None:
-    """A function takes Arrow batches with all columns, its own arguments, and the plan."""
+    """A function reads Arrow batches with all columns, and has its own arguments."""
     rows: list[dict[str, Any]] = []
 
-    def take(batches: Iterator[pa.RecordBatch], plan: WindowPlan, *, table: str) -> str:
-        rows.extend(row for batch in batches for row in batch.to_pylist())
-        return f"{table}: {plan.window_id}"
+    def take(window: OpenWindow, *, table: str) -> str:
+        rows.extend(row for batch in window.to_batches() for row in batch.to_pylist())
+        return f"{table}: {window.window_id}"
 
-    facts = make(output=None, batch_callable=take, op_kwargs={"table": "t"}).execute(context_of(25))
+    facts = make(output=None, function=take, keywords={"table": "t"}).execute(context_of(25))
     assert [row["offset"] for row in rows] == [0, 3, 1, 5, 2]
     assert [row["timestamp"].timestamp() * 1000 - BASE_MS for row in rows[:2]] == [0, 5000]
     assert (facts["result"], facts["records"], facts["output"]) == ("t: w", 5, None)
@@ -133,7 +130,7 @@ def test_what_json_cannot_hold_is_not_kept(
     make: Make, windows: OrderedWindows, returned: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The records are delivered all the same, the log says so, and the ledger can still be read."""
-    facts = make(batch_callable=lambda *_: returned).execute(context_of(25))
+    facts = make(job=lambda window: returned, output=None).execute(context_of(25))
     assert (facts["result"], facts["status"]) == (None, "published")
     assert "is not stored with the window" in caplog.text
     assert windows.show("w").status is WindowStatus.PUBLISHED
@@ -153,7 +150,8 @@ def test_a_kill_ends_the_taking_of_batches(
     """At the next batch; and what the function makes of the error is no success."""
     tasks: list[OrderedWindowOperator] = []
 
-    def take(batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> str:
+    def take(window: OpenWindow) -> str:
+        batches = window.to_batches()
         killer = threading.Thread(target=tasks[0].on_kill)
         killer.start()
         killer.join()
@@ -161,7 +159,7 @@ def test_a_kill_ends_the_taking_of_batches(
             next(batches)
         return "well"
 
-    tasks.append(make(batch_callable=take))
+    tasks.append(make(job=take, output=None))
     with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(25))
     check_nothing_was_committed(windows, orders)
@@ -175,11 +173,11 @@ def test_a_kill_ends_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the midst of reading: nothing is staged, and the next attempt takes the same plan."""
-    from kafka_ordered_ops.hosting.window_handle import WindowHandle
+    from kafka_ordered_ops.delivery.open_windows import OpenWindows
 
-    task, said = make(), WindowHandle.progress
+    task, said = make(), OpenWindows.progress
 
-    def killed_while_reading(windows: WindowHandle) -> Callable[[int, int], None]:
+    def killed_while_reading(windows: OpenWindows) -> Callable[[int, int], None]:
         progress = said(windows)
 
         def then(done: int, total: int) -> None:
@@ -189,7 +187,7 @@ def test_a_kill_ends_a_copy(
         return then
 
     with monkeypatch.context() as patch:
-        patch.setattr(WindowHandle, "progress", killed_while_reading)
+        patch.setattr(OpenWindows, "progress", killed_while_reading)
         with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
             task.execute(context_of(25))
     check_nothing_was_committed(windows, orders)
@@ -209,14 +207,14 @@ def test_a_function_with_spark_writes_the_window(
     """It reads exactly the window, and what it writes is published with the commit; nothing else is left."""
     seen: list[Any] = []
 
-    def job(spark: Any, window: OpenWindow, *, least: int) -> None:
+    def job(window: OpenWindow, *, least: int) -> None:
         rows = window.read().where(f"offset >= {least}")
         staged: Any = window.write(rows)
         seen.append((window.plan.window_id, Path(staged.final_path).exists()))
         with pytest.raises(ConfigError, match="one output"):
             window.write(rows)
 
-    task = make(python_callable=job, op_kwargs={"least": 1}, engine=engine, spark_conf=SMALL)
+    task = make(function=job, keywords={"least": 1}, engine=engine, conf=SMALL)
     facts = task.execute(context_of(25))
     assert seen == [("w", False)]
     assert offsets_in(facts["output"]) == [3, 1, 5, 2]
@@ -232,10 +230,10 @@ def test_a_function_with_spark_writes_the_window(
 def test_a_function_with_a_sink_of_its_own(make: Make, windows: OrderedWindows) -> None:
     """What it returns is kept with the window; no folder is needed."""
 
-    def job(spark: Any, window: OpenWindow) -> dict[str, int]:
+    def job(window: OpenWindow) -> dict[str, int]:
         return {"rows": window.read(ordered=False).count()}
 
-    facts = make(python_callable=job, output=None, spark_conf=SMALL).execute(context_of(25))
+    facts = make(function=job, output=None, conf=SMALL).execute(context_of(25))
     assert (facts["result"], facts["output"]) == ({"rows": 5}, None)
     assert windows.show("w").status is WindowStatus.PUBLISHED
 
@@ -247,9 +245,9 @@ def test_a_function_that_writes_without_a_folder(
 ) -> None:
     """The task says what it lacks, for good."""
     task = make(
-        python_callable=lambda spark, window: window.write(window.read()),
+        function=lambda window: window.write(window.read()),
         output=None,
-        spark_conf=SMALL,
+        conf=SMALL,
     )
     with pytest.raises(AirflowFailException, match="ConfigError: this task needs output="):
         task.execute(context_of(25))
@@ -264,18 +262,18 @@ def test_an_error_in_a_function_with_spark(
     """Its own is raised as it is, Spark's by this package's name; both are tried again, and nothing is left."""
     from pyspark.sql import functions as f
 
-    def own(spark: Any, window: OpenWindow) -> None:
+    def own(window: OpenWindow) -> None:
         window.write(window.read())
         raise LookupError("no such table")
 
-    def sparks(spark: Any, window: OpenWindow) -> None:
+    def sparks(window: OpenWindow) -> None:
         window.write(window.read().withColumn("bad", f.raise_error(f.lit("a bad row"))))
 
     with pytest.raises(LookupError, match="no such table"):
-        make(python_callable=own, spark_conf=SMALL).execute(context_of(25))
+        make(function=own, conf=SMALL).execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     with pytest.raises(JobFailedError, match="a bad row"):
-        make(python_callable=sparks, spark_conf=SMALL).execute(context_of(25))
+        make(function=sparks, conf=SMALL).execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     assert offsets_in(make().execute(context_of(25))["output"]) == [0, 3, 1, 5, 2]
     assert not list(stages_of(tmp_path / "out").glob("*/*"))
@@ -296,9 +294,9 @@ def test_a_kill_ends_what_spark_computes(
             time.sleep(600)
             yield batch
 
-    def job(spark: Any, window: OpenWindow) -> None:
+    def job(window: OpenWindow) -> None:
         def kill() -> None:
-            while not spark.sparkContext.statusTracker().getActiveStageIds():
+            while not window.spark.sparkContext.statusTracker().getActiveStageIds():
                 threading.Event().wait(0.05)
             tasks[0].on_kill()
 
@@ -309,14 +307,14 @@ def test_a_kill_ends_what_spark_computes(
         finally:
             killer.join()
 
-    tasks.append(make(python_callable=job, spark_conf=SMALL))
+    tasks.append(make(function=job, conf=SMALL))
     with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     assert not list(stages_of(tmp_path / "out").glob("*/*"))
-    facts = make(
-        python_callable=lambda spark, window: window.write(window.read()), spark_conf=SMALL
-    ).execute(context_of(25, try_number=2))
+    facts = make(function=lambda window: window.write(window.read()), conf=SMALL).execute(
+        context_of(25, try_number=2)
+    )
     assert offsets_in(facts["output"]) == [0, 3, 1, 5, 2]
 
 
@@ -329,7 +327,7 @@ def test_a_session_that_was_there_before_goes_on(make: Make) -> None:
     spark = local_session("before", cores=1, memory="512m")
     try:
         made: list[Any] = []
-        task = make(python_callable=lambda session, window: made.append(session), output=None)
+        task = make(function=lambda window: made.append(window.read().sparkSession), output=None)
         task.execute(context_of(25))
         assert made == [spark]
         assert spark.range(3).count() == 3
@@ -357,7 +355,7 @@ def test_an_application_by_spark_submit(
     how = small()
     task = make(
         application=str(job),
-        application_args=["--table", 7],
+        arguments=["--table", 7],
         submit={
             "master": how.master,
             "conf": {**how.conf, "spark.ui.enabled": "true"},
@@ -425,7 +423,7 @@ def test_an_application_that_fails(
         ({"submit": {"mastre": "local"}}, "submit has .mastre"),
         ({"submit": {"deploy_mode": "cluster", "master": "local"}}, "no cluster"),
         ({"submit": {"deploy_mode": "clustered"}}, "clustered"),
-        ({"application_args": "--table 7"}, "give a list"),
+        ({"arguments": "--table 7"}, "give a list"),
         ({"application": "/no-such-file.py"}, "there is no application"),
         ({"engine": "java", "submit": {}}, "engine is 'java', not one of"),
     ],
@@ -442,7 +440,7 @@ def test_what_cannot_be_submitted_fails_for_good(
 def test_a_way_to_submit_is_taken_as_it_is(make: Make, tmp_path: Path) -> None:
     """An object, or its arguments by name."""
     how = SparkSubmit(master="yarn", timeout_s=5)
-    assert submit_of(make(application="/a.py", submit=how).submit) is how
+    assert submit_of(make(application="/a.py", submit=how).job.submit) is how
     given = {"master": "yarn", "timeout_s": 5}
-    assert submit_of(make(application="/a.py", submit=given).submit) == how
-    assert submit_of(make(application="/a.py").submit) is None
+    assert submit_of(make(application="/a.py", submit=given).job.submit) == how
+    assert submit_of(make(application="/a.py").job.submit) is None

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pytest
 
+from kafka_ordered_ops import StagedOutput
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.airflow_house import HOUR, SCENARIOS, T0, House, airflow_house
 from tests.support.airflow_house import fill as fill
 from tests.support.delivered import Records, times, within

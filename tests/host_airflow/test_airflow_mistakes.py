@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import Application, ConfigError, Window
 from kafka_ordered_ops.airflow import (
     CommitWindowOperator,
     OrderedWindowOperator,
@@ -20,11 +21,10 @@ from kafka_ordered_ops.airflow import (
 from kafka_ordered_ops.airflow.compat import AirflowFailException, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import PlanTask
 from kafka_ordered_ops.airflow.support.question import Question
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_context import context_of
+from tests.support.host_words import words
 from tests.support.windows_support import BASE_MS, at
 
 GIVEN: dict[str, Any] = {"task_id": "t", "topics": "orders", "group_id": "g"}
@@ -47,7 +47,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryKafka]:
 @pytest.mark.parametrize(
     ("kind", "given", "told"),
     [
-        (OrderedWindowOperator, {"starting_offset": "earliest"}, "'starting_offsets'"),
+        (OrderedWindowOperator, {"starting_offset": "earliest"}, r"Window\(..., starting_offsets="),
+        (OrderedWindowOperator, {"on_covered": "skip"}, r"policy=Policy\(..., on_covered="),
+        (PlanWindowOperator, {"max_offset": 3}, r"policy=Policy\(..., max_offsets="),
         (OrderedWindowOperator, {"retires": 3}, "'retries'"),
         (PlanWindowOperator, {"part": 3}, "'parts'"),
         (PartitionsLiveSensor, {"grac": "PT1H"}, "'grace'"),
@@ -70,9 +72,9 @@ def test_a_decorated_function_is_known_by_its_decorator() -> None:
     """Not by a class that nobody has heard of."""
 
     @kafka_window_task(mode="auto", topics="orders", group_id="g", outptu="/data")
-    def job(spark: Any, window: Any) -> None:
+    def job(window: Any) -> None:
         """Nothing."""
-        window.write(spark)
+        window.write(window)
 
     with pytest.raises(
         ConfigError, match=r"^@task\.kafka_window has no parameter 'outptu'.*'output'"
@@ -94,26 +96,33 @@ def test_how_spark_submit_is_run_is_said_in_words(submit: dict[str, str], told: 
     """Neither a ValueError of an enumeration nor the signature of a class."""
     with pytest.raises(ConfigError, match=told):
         OrderedWindowOperator(
-            mode="auto", **GIVEN, application="/job.py", output="/data", submit=submit
+            mode="auto", **GIVEN, job=Application("/job.py", submit=submit), output="/data"
         )
 
 
-def test_the_cure_is_the_operators_own_parameter(
+def test_the_cure_is_a_setting_of_airflow(
     kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting that is refused may be allowed by `settings_allowed`; in a task's log it stands once."""
+    """The deployment may allow a setting that is refused; in a task's log the error stands once."""
     connection = {
         "conn_type": "kafka",
         "extra": {"bootstrap.servers": "b:1", "plugin.library.paths": "x"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
     task = PlanWindowOperator(mode="auto", **GIVEN)
-    with pytest.raises(AirflowFailException, match="name it in settings_allowed") as caught:
+    with pytest.raises(
+        AirflowFailException,
+        match=r"name it in \[kafka_ordered_ops\] settings_allowed in airflow\.cfg",
+    ) as caught:
         task.execute(context_of(12))
     printed = "".join(traceback.format_exception(caught.value))
-    assert printed.count("name it in settings_allowed") == 1
+    assert printed.count("settings_allowed in airflow.cfg") == 1
     # Its frames are there all the same.
     assert "settings_from" in printed
+    monkeypatch.setenv("AIRFLOW__KAFKA_ORDERED_OPS__SETTINGS_ALLOWED", "plugin.library.paths, x.y")
+    with pytest.raises(Exception, match=r".") as other:
+        task.execute(context_of(12))
+    assert "settings_allowed" not in str(other.value)
 
 
 def test_an_error_that_may_heal_is_itself() -> None:
@@ -125,7 +134,7 @@ def test_an_error_that_may_heal_is_itself() -> None:
 def test_a_future_cutoff_has_no_cure_that_a_task_lacks(kafka: InMemoryKafka) -> None:
     """Waiting is the only one."""
     task = PlanWindowOperator(
-        mode="auto", **GIVEN, cutoff="2999-01-01T00:00Z", starting_offsets="earliest"
+        **words(mode="auto", **GIVEN, cutoff="2999-01-01T00:00Z", starting_offsets="earliest")
     )
     with pytest.raises(Exception, match="has not passed yet") as caught:
         task.execute(context_of(12))
@@ -140,9 +149,9 @@ def test_what_is_not_taken_from_a_connection_is_said_once(
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             sensor.poke(context_of(12))
-    assert [line for line in caplog.messages if "not taken from it" in line] == [
-        "Connection kafka_default: not taken from it: group.id. The task and its guarantees set these themselves, "
-        "or they are no settings of a client."
+    assert [line for line in caplog.messages if "settings are ignored" in line] == [
+        "Connection kafka_default: these settings are ignored: group.id. The task and its guarantees set them, "
+        "or they are not client settings."
     ]
 
 
@@ -155,9 +164,9 @@ def test_the_sensor_refuses_what_the_operator_would(
         windows.commit(windows.plan(Window("orders", at(12), starting_offsets="earliest"), "first"))
     given = {**GIVEN, "topics": "payments", "cutoff": at(20), "starting_offsets": "earliest"}
     with pytest.raises(AirflowFailException, match=r"GroupMismatchError.*payments"):
-        PlanWindowOperator(mode="auto", **given).execute(context_of(20))
+        PlanWindowOperator(**words(mode="auto", **given)).execute(context_of(20))
     with pytest.raises(AirflowFailException, match=r"GroupMismatchError.*payments"):
-        PartitionsLiveSensor(**given, deferrable=deferrable).execute(context_of(20))
+        PartitionsLiveSensor(**words(**given, deferrable=deferrable)).execute(context_of(20))
     # Its own topics pass, whatever the mode of the task that plans.
     same = {**GIVEN, "cutoff": at(20), "since": at(12)}
     assert PartitionsLiveSensor(**same).execute(context_of(20))["live"]

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from kafka_ordered_ops import ConfigError, JobFailedError, OpenWindow, Policy, Window, WindowPlan
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    JobFailedError,
-)
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import id_digest
-from kafka_ordered_ops.hosting.window_spec import span_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_context import (
@@ -103,14 +94,10 @@ def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None
     task.render_template_fields(context)
     facts = task.execute(context)
     assert facts["window_id"] == "w-7"
-    assert facts["output"] == str(
-        tmp_path / "7" / f"window_id=2023-11-14T22-13-32Z-{id_digest('w-7')}"
-    )
+    assert facts["output"] == str(tmp_path / "7" / "window_id=w-7")
     assert facts["cutoff_source"] == "the task's cutoff"
-    claim_age: Any = task.claim_age
-    assert task.spec().policy(task.covered(), span_of(claim_age, "claim_age")) == Policy(
-        "auto", "take_over", claim_age="P2D"
-    )
+    assert task.policy == Policy("auto", "take_over", claim_age="P2D", max_offsets=3)
+    assert task.window == Window(orders, starting_offsets="earliest")
 
 
 @pytest.mark.parametrize("name", ["isolation", "on_covered", "on_open_claim", "claim_age"])
@@ -121,9 +108,8 @@ def test_a_template_that_gives_nonsense_fails_the_task_by_name(
     task = make(window_id="w", **{name: "{{ dag_run.conf['choice'] }}"})
     context: Any = context_of(12)
     context["dag_run"].conf = {"choice": "perhaps"}
-    task.render_template_fields(context)
     with pytest.raises(AirflowFailException, match=f"ConfigError: {name} .*perhaps"):
-        task.execute(context)
+        task.render_template_fields(context)
     assert windows.list() == []
     with pytest.raises(ConfigError, match=f"{name} .*perhaps"):
         make(**{name: "perhaps"})
@@ -134,7 +120,7 @@ def test_a_run_says_what_is_to_be_done_when_it_is_cleared(make: Make) -> None:
     choice = "{{ dag_run.conf.get('on_covered', 'auto') }}"
     sink = Sink()
     for number, (conf, runs) in enumerate([({}, 1), ({}, 2), ({"on_covered": "skip"}, 2)]):
-        task = make(window_id="w", batch_callable=sink, on_covered=choice)
+        task = make(window_id="w", job=sink, on_covered=choice)
         context: Any = context_of(12, try_number=number + 1)
         context["dag_run"].conf = conf
         task.render_template_fields(context)
@@ -155,16 +141,16 @@ def test_a_retry_takes_the_same_records(
     """The job failed; an out-of-order record that came meanwhile is the next window's, and nothing was committed."""
     sink = Sink(failures=1)
     with pytest.raises(OSError, match="disk is full"):
-        make(batch_callable=sink).execute(context_of(12))
+        make(job=sink).execute(context_of(12))
     assert committed(windows, orders) == [None]
     produce([(orders, 0, None, b"x", BASE_MS + 1000, ())])
-    facts = make(batch_callable=sink).execute(context_of(12, try_number=2))
+    facts = make(job=sink).execute(context_of(12, try_number=2))
     assert sink.taken == [[0, 3, 1], [0, 3, 1]]
     assert [plan.attempt for plan in sink.plans] == [1, 2]
     assert facts["result"] == {"rows": 3}
     assert committed(windows, orders) == [2]
     rest = Sink()
-    make(batch_callable=rest).execute(context_of(20, run_id="next"))
+    make(job=rest).execute(context_of(20, run_id="next"))
     assert rest.taken == [[6, 5]]
 
 
@@ -211,8 +197,8 @@ def test_a_sink_of_ones_own_is_not_run_again_either(
     with monkeypatch.context() as patch:
         patch.setattr(OrderedWindows, "publish_many", die)
         with pytest.raises(RuntimeError, match="dies here"):
-            make(window_id="w", batch_callable=sink).execute(context_of(12))
-    facts = make(window_id="w", batch_callable=sink).execute(context_of(12, try_number=2))
+            make(window_id="w", job=sink).execute(context_of(12))
+    facts = make(window_id="w", job=sink).execute(context_of(12, try_number=2))
     assert (len(sink.taken), facts["ran"], facts["result"]) == (1, False, {"rows": 3})
     assert (facts["records"], windows.show("w").status) == (3, WindowStatus.PUBLISHED)
 
@@ -235,10 +221,9 @@ def test_two_tries_at_once(
 
     older = Overtaken(
         task_id="task",
-        topics=orders,
+        window=Window(orders, starting_offsets="earliest"),
         group_id=windows.group_id,
         mode="catch_up",
-        starting_offsets="earliest",
         window_id="w",
         output=str(tmp_path / "out"),
     )
@@ -272,11 +257,11 @@ def test_a_kill_between_the_job_and_the_commit(
     """A job that ended all the same is not committed: its try is over for Airflow."""
     tasks: list[OrderedWindowOperator] = []
 
-    def last_moment(batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> None:
-        list(batches)
+    def last_moment(window: OpenWindow) -> None:
+        list(window.to_batches())
         tasks[0].on_kill()
 
-    tasks.append(make(window_id="w", batch_callable=last_moment))
+    tasks.append(make(window_id="w", job=last_moment))
     with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(12))
     assert windows.show("w").status is WindowStatus.PLANNED
@@ -325,10 +310,9 @@ def test_a_replay_of_another_job_replaces_the_output(make: Make, tmp_path: Path)
     for try_number in (1, 2, 3):
         task = Watched(
             task_id="task",
-            topics=plain.topics,
+            window=plain.window,
             group_id=plain.group_id,
             mode="catch_up",
-            starting_offsets="earliest",
             window_id="w",
             output=str(tmp_path / "out"),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from importlib.metadata import distribution, entry_points
@@ -19,8 +20,7 @@ from airflow.providers_manager import ProvidersManager
 
 import kafka_ordered_ops
 import kafka_ordered_ops.airflow as public
-from kafka_ordered_ops.airflow import OrderedWindowOperator, window_retry_policy
-from kafka_ordered_ops.airflow.hooks.hook import KafkaWindowsHook
+from kafka_ordered_ops.airflow import KafkaWindowsHook, OrderedWindowOperator, window_retry_policy
 from kafka_ordered_ops.airflow.provider_info import get_provider_info
 from kafka_ordered_ops.airflow.support.links import WindowLink, url_of
 from kafka_ordered_ops.core import errors
@@ -29,6 +29,7 @@ from tests.support.airflow_versions import (
     HAS_EVENT_PARTITIONS,
     HAS_RETRY_POLICIES,
     needs_connection_forms,
+    needs_event_partitions,
     needs_retry_policies,
     provider_hooks,
 )
@@ -79,6 +80,24 @@ def test_airflow_has_all_that_came_with_its_version() -> None:
     assert HAS_CONNECTION_FORMS or not HAS_RETRY_POLICIES
 
 
+@needs_event_partitions
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parent.glob("*scenarios/*.py")), ids=lambda path: path.stem
+)
+def test_the_dag_files_of_a_whole_airflow_load(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A parameter that is no more is found here, and not by the last and slowest of all tests."""
+    for name, value in {
+        "SCENARIO_RUN": "run",
+        "SCENARIO_OUTPUT": str(tmp_path),
+        "SCENARIO_STORE_CONF": "{}",
+        "KAFKA_BOOTSTRAP": "broker:9092",
+    }.items():
+        monkeypatch.setenv(name, value)
+    runpy.run_path(str(path))
+
+
 # --- the provider ------------------------------------------------------------------------------------
 
 
@@ -93,16 +112,17 @@ def test_the_provider_info_is_what_airflow_asks_for() -> None:
 
 
 def test_the_provider_info_costs_nothing() -> None:
-    """Airflow asks for it in each of its processes: neither Airflow nor this package's own rooms are loaded."""
+    """Airflow asks for it in each of its processes: neither Airflow nor what this package's rooms do is loaded."""
     printed = run_python(
         "import sys\n"
         "from kafka_ordered_ops.airflow.provider_info import get_provider_info\n"
         "get_provider_info()\n"
         "print(sorted({name.split('.')[0] for name in sys.modules}"
         " & {'airflow', 'numpy', 'pyarrow', 'pyspark', 'confluent_kafka'}))\n"
-        "print([n for n in sys.modules if n.startswith('kafka_ordered_ops.') and '.airflow' not in n])"
+        "print({n for n in sys.modules if n.startswith('kafka_ordered_ops.') and '.airflow' not in n}"
+        " - {'kafka_ordered_ops.core', 'kafka_ordered_ops.core.lazy_face'})"
     )
-    assert printed.split("\n")[:2] == ["[]", "[]"]
+    assert printed.split("\n")[:2] == ["[]", "set()"]
 
 
 def test_airflow_discovers_the_provider() -> None:
@@ -193,6 +213,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Asset
 
+from kafka_ordered_ops import Application, Function, Process, Window
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -211,7 +232,7 @@ except ConfigError:  # before Airflow 3.3
     retries = {}
 
 
-def job(spark, window):
+def job(window):
     window.write(window.read())
 
 
@@ -219,21 +240,22 @@ async def charge(record, table):
     pass
 
 
-window = dict(topics="orders", group_id="g", kafka_conn_id="away", starting_offsets="earliest")
+orders = Window("orders", starting_offsets={"orders": "earliest"})
+window = dict(window=orders, group_id="g", kafka_conn_id="away")
 with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, tzinfo=UTC)):
     wait = PartitionsLiveSensor(task_id="wait", deferrable=True, grace="PT10M", **window)
     group = PartitionsLiveSensor(task_id="group", until="caught_up", mode="reschedule", **window)
     copy = OrderedWindowOperator(
         mode="auto", task_id="copy", output="/o", outlets=[Asset("kafka://away/orders")], **window
     )
-    spark = OrderedWindowOperator(mode="auto", task_id="spark", python_callable=job, **{**window, "group_id": "spark"})
+    spark = OrderedWindowOperator(mode="auto", task_id="spark", job=Function(job, engine="python"), **{**window, "group_id": "spark"})
     submit = OrderedWindowOperator(
-        mode="auto", task_id="submit", application="/dags/job.py", output="/o", submit={"master": "local[1]"},
+        mode="auto", task_id="submit", job=Application("/dags/job.py", submit={"master": "local[1]"}), output="/o",
         **{**window, "group_id": "submit"}
     )
     process = ProcessWindowOperator(
-        mode="auto", task_id="process", python_callable=charge, op_kwargs={"table": "{{ ds }}"}, max_concurrency=64,
-        dead_letter_topic="dead", **{**window, "group_id": "process"}
+        mode="auto", task_id="process",
+        job=Process(charge, {"table": "{{ ds }}"}, max_concurrency=64, dead_letter_topic="dead"), **{**window, "group_id": "process"}
     )
     plan = PlanWindowOperator(
         mode="auto", task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries,
@@ -297,7 +319,7 @@ def test_each_fact_is_one_part_of_the_address() -> None:
     assert url_of("{topic}/{group}", {"topics": []}) == "/"
 
 
-def test_the_link_is_by_the_tasks_template_or_airflows_setting(
+def test_the_link_is_by_airflows_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a template, Airflow's page of the attempt's XComs; empty for an attempt that planned no window."""
@@ -314,8 +336,6 @@ def test_the_link_is_by_the_tasks_template_or_airflows_setting(
     assert link.get_link(task, ti_key=mapped) == f"{page}/mapped/3/xcom"
     monkeypatch.setenv("AIRFLOW__KAFKA_ORDERED_OPS__WINDOW_URL", "https://all/{topic}")
     assert link.get_link(task, ti_key=None) == "https://all/orders"
-    task.window_url = "https://own/{topic}"
-    assert link.get_link(task, ti_key=None) == "https://own/orders"
     task.link_facts = None
     assert link.get_link(task, ti_key=None) == ""
 

@@ -12,6 +12,13 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 
+from kafka_ordered_ops import (
+    ConfigError,
+    Earliest,
+    Window,
+    WindowPrunedError,
+    WindowSupersededError,
+)
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -20,13 +27,7 @@ from kafka_ordered_ops.airflow import (
     WindowPartOperator,
 )
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    WindowPrunedError,
-    WindowSupersededError,
-)
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.spark import planned_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import Produce
@@ -216,7 +217,7 @@ def test_a_limit_holds_for_plans(tasks: Tasks, windows: OrderedWindows) -> None:
     """As in the operator."""
     with pytest.raises(AirflowFailException, match="PlanTooLargeError"):
         tasks.plan(max_offsets=4)
-    assert windows.show("w").status is WindowStatus.ABANDONED
+    assert windows.list() == []
 
 
 # --- nothing to deliver ------------------------------------------------------------------------------
@@ -350,12 +351,11 @@ def test_a_window_by_the_operator_and_by_tasks_is_the_same(
 
     failing: Callable[..., Any] = OrderedWindowOperator(
         task_id="task",
-        topics=tasks.topic,
+        window=Window(tasks.topic, starting_offsets="earliest"),
         group_id=windows.group_id,
         mode="catch_up",
-        starting_offsets="earliest",
         window_id="w",
-        batch_callable=fail,
+        job=fail,
     ).execute
     with pytest.raises(OSError, match="no"):
         failing(context_of(25))

@@ -10,15 +10,15 @@ import confluent_kafka as ck
 import pytest
 from airflow.sdk import Asset, AssetAlias
 
-from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     CutoffInFutureError,
+    Earliest,
     OpenClaimError,
     PlanTooLargeError,
 )
+from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.airflow_context import (
@@ -76,7 +76,7 @@ def test_a_window_over_the_limit_is_refused(
     ) as caught:
         make(window_id="w", max_offsets=4).execute(context_of(100))
     assert isinstance(caught.value.__context__, PlanTooLargeError)
-    assert windows.show("w").status is WindowStatus.ABANDONED
+    assert windows.list() == []
     assert make(max_offsets=4).execute(context_of(12, run_id="step"))["records"] == 3
     assert make(window_id="w", max_offsets=3).execute(context_of(100))["records"] == 3
 
@@ -86,9 +86,9 @@ def test_a_window_over_the_limit_that_an_earlier_try_planned_stays(
 ) -> None:
     """The limit came later: what was planned may have been written."""
     with pytest.raises(OSError, match="disk is full"):
-        make(window_id="w", batch_callable=Sink(failures=1)).execute(context_of(100))
-    with pytest.raises(AirflowFailException, match="it stays planned"):
-        make(window_id="w", batch_callable=Sink(), max_offsets=5).execute(context_of(100))
+        make(window_id="w", job=Sink(failures=1)).execute(context_of(100))
+    with pytest.raises(AirflowFailException, match="It stays planned"):
+        make(window_id="w", job=Sink(), max_offsets=5).execute(context_of(100))
     assert windows.show("w").status is WindowStatus.PLANNED
 
 
@@ -162,7 +162,7 @@ def test_a_partition_whose_date_is_not_told_needs_a_cutoff(make: Make) -> None:
         make().execute(context)
     facts = make(cutoff=at(12)).execute(context)
     assert facts["records"] == 3
-    assert facts["window_id"].startswith("dag.task@2026-11-20T00:00:00~")
+    assert facts["window_id"].startswith("2026-11-20T00-00-00-dag.task-")
     # Airflow 3.3 says so where a partition has no date.
     context["partition_date"] = None
     assert make(window_id="rest").execute(context)["records"] == 3
@@ -201,14 +201,21 @@ def test_a_skipped_window_tells_no_assets(make: Make) -> None:
     assert context["outlet_events"][asset].extra == {}
 
 
-def test_the_link_of_a_try_that_failed(make: Make) -> None:
+def test_the_link_of_a_try_that_failed(
+    make: Make, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The window is known as soon as it is planned."""
-    task = make(batch_callable=Sink(failures=1), window_url="https://kafka/{topic}?w={window_id}")
+    monkeypatch.setenv(
+        "AIRFLOW__KAFKA_ORDERED_OPS__WINDOW_URL", "https://kafka/{topic}?w={window_id}"
+    )
+    task = make(job=Sink(failures=1))
     with pytest.raises(OSError, match="disk is full"):
         task.execute(context_of(12))
     assert task.link_facts is not None
     link, _ = task.operator_extra_links
-    assert link.get_link(task, ti_key=None).startswith(f"https://kafka/{task.topics}?w=dag.task%40")
+    assert link.get_link(task, ti_key=None).startswith(
+        f"https://kafka/{orders}?w=2023-11-14T22-13-32Z-dag.task-"
+    )
 
 
 def test_tasks_map_indexes_and_groups_have_windows_of_their_own(
@@ -221,5 +228,5 @@ def test_tasks_map_indexes_and_groups_have_windows_of_their_own(
         with pytest.raises(AirflowSkipException):
             # The second task is another owner of the group.
             make(on_covered="skip", redefine=True).execute(context)
-    ids = {record.plan.window_id.split("@")[0] for record in windows.list()}
-    assert ids == {"dag.task", "dag.b", "dag.task[1]"}
+    ids = {record.plan.window_id.rpartition("-")[0] for record in windows.list()}
+    assert ids == {f"2023-11-14T22-13-32Z-{name}" for name in ("dag.task", "dag.b", "dag.task-1")}

@@ -10,27 +10,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import ConfigError, JobFailedError, ProcessingStoppedError, RecordFailedError
 from kafka_ordered_ops.airflow import ProcessWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    JobFailedError,
-    ProcessingStoppedError,
-    RecordFailedError,
-)
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.processing import window_job
+from kafka_ordered_ops.processing import Record, window_job
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_context import committed, context_of, small_json
 from tests.support.airflow_context import kafka_connection as kafka_connection
+from tests.support.host_words import process_words
 from tests.support.processing_groups import wait_until
 from tests.support.windows_support import BASE_MS, TIMEOUT_S
 
@@ -56,7 +52,7 @@ def task_for(topic: str, group_id: str, function: Any, **more: Any) -> ProcessWi
         "window_id": "w",
         "record_retries": 0,
     }
-    return ProcessWindowOperator(python_callable=function, **{**given, **more})
+    return ProcessWindowOperator(**process_words(function=function, **{**given, **more}))
 
 
 @pytest.fixture
@@ -117,14 +113,15 @@ def test_an_async_function_of_batches_with_arguments(make: MakeTask) -> None:
     task = make(
         _waits,
         batch_size=2,
-        op_kwargs={"seen": seen, "factor": "{{ dag_run.conf['factor'] }}"},
+        keywords={"seen": seen, "factor": "{{ dag_run.conf['factor'] }}"},
         dead_letter_topic="{{ dag_run.conf.get('dead', '') }}",
         ordering="unordered",
     )
     context: Any = context_of(12)
     context["dag_run"].conf = {"factor": 1}
     task.render_template_fields(context)
-    task.op_kwargs = {"seen": seen, "factor": 10}
+    # Rendering copies the list.
+    task.job = replace(task.job, keywords={"seen": seen, "factor": 10})
     assert task.execute(context)["succeeded"] == 3
     assert sorted(seen) == [0, 10, 30]
 
@@ -147,21 +144,21 @@ def test_failed_records_are_skipped_if_asked_for(make: MakeTask) -> None:
         ({"workers": "fibres"}, "workers"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"when_exhausted": "dead-letter"}, "dead_letter_topic"),
-        ({"batch_size": 5, "ordering": "partition"}, "batch_size"),
-        ({"op_kwargs": {"table": "t"}}, "table"),
-        ({"op_kwargs": ["t"]}, "op_kwargs"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"keywords": {"table": "t"}}, "table"),
+        ({"keywords": ["t"]}, "keywords"),
         ({"record_retries": -1}, "retries"),
-        ({"python_callable": lambda: None}, "record"),
-        ({"python_callable": None}, "function"),
+        ({"function": lambda: None}, "record"),
+        ({"function": None}, "function"),
     ],
 )
 def test_a_mistake_in_a_dags_file_is_an_error_of_its_import(
     more: dict[str, Any], told: str
 ) -> None:
     """Nothing runs."""
-    given: dict[str, Any] = {"python_callable": lambda record: None, **more}
+    given: dict[str, Any] = {"function": lambda record: None, **more}
     with pytest.raises(ConfigError, match=told):
-        task_for("t", "g", given.pop("python_callable"), **given)
+        task_for("t", "g", given.pop("function"), **given)
 
 
 # --- windows with nothing to do ------------------------------------------------------------------------
@@ -287,7 +284,7 @@ def test_progress_is_logged(
     monkeypatch.setattr(window_job, "SAY_EVERY_S", 0.3)
     task = task_for(many, group_id, lambda record: time.sleep(0.01), max_concurrency=2)
     lines: list[str] = []
-    monkeypatch.setattr(task, "_say", lines.append)
+    monkeypatch.setattr(task, "_log_line", lines.append)
     task.execute(context_of(1_000))
     assert any("of 200 offsets are done, 0 records have failed" in line for line in lines)
     assert "200 records were processed, and 0 of them failed" in lines[-1]

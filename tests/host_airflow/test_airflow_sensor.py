@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from kafka_ordered_ops import BrokerUnreachableError, ConfigError, Earliest, Window
 from kafka_ordered_ops.airflow.compat import (
     AirflowFailException,
     AirflowSensorTimeout,
@@ -17,9 +18,6 @@ from kafka_ordered_ops.airflow.compat import (
 )
 from kafka_ordered_ops.airflow.support.question import PARTITIONS_MAX, Until
 from kafka_ordered_ops.airflow.support.times import default_window_id
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_context import context_of, kafka_connection, small_json

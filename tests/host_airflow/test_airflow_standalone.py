@@ -469,15 +469,8 @@ def test_the_example_with_the_relay(
     house: House, orders: Records, hour: datetime, tmp_path: Path
 ) -> None:
     """Twenty mapped tasks take each record of three partitions once, and the window is committed after them."""
-    command = [
-        sys.executable,
-        "-m",
-        "kafka_ordered_ops.cli",
-        "relay",
-        "serve",
-        f"orders-{house.run}",
-    ]
-    command += ["-b", house.bootstrap, "--bind", house.relay_address]
+    command = [sys.executable, "-m", "kafka_ordered_ops.cli", "relay", "serve"]
+    command += [f"orders-{house.run}", "-b", house.bootstrap, "--bind", house.relay_address]
     dag_id = "orders_by_relay"
     with (tmp_path / "relay.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)

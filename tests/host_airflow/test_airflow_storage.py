@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 
-from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops import ConfigError, Folder, OrderedWindows, stage_window
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -19,11 +19,10 @@ from kafka_ordered_ops.airflow import (
 )
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowNotFoundException
 from kafka_ordered_ops.airflow.support.places import place_of, text_of
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_connections import CANARY, connect
 from tests.support.airflow_context import context_of
+from tests.support.host_words import words
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
 from tests.support.objects_support import named_rows, staged_names
@@ -48,7 +47,7 @@ def connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def task_for(kind: type[Any] = OrderedWindowOperator, **more: Any) -> Any:
     """A task in catch-up."""
     given = {"task_id": "task", "topics": "t", "group_id": GROUP, "mode": "catch_up"}
-    return kind(**{**given, "starting_offsets": "earliest", "window_id": "w", **more})
+    return kind(**words(**{**given, "starting_offsets": "earliest", "window_id": "w", **more}))
 
 
 FORMS: dict[str, Any] = {
@@ -82,7 +81,7 @@ def test_a_connection_reaches_the_store_and_nothing_shows_its_secret(
     with OrderedWindows(kafka.settings, GROUP) as windows:
         ledger = repr([(one.plan.to_text(), one.result) for one in windows.list()])
     rendered = repr([getattr(task, name) for name in task.template_fields])
-    for shown in (facts, context["ti"].pushed, rendered, caplog.text, ledger, repr(task._job())):
+    for shown in (facts, context["ti"].pushed, rendered, caplog.text, ledger, repr(task._work())):
         assert CANARY not in repr(shown)
 
 
@@ -95,7 +94,7 @@ def test_parts_are_committed_and_abandoned_with_the_connection(
     told = task_for(PlanWindowOperator, parts=2).execute(context_of(60))
     for number, one in enumerate(told):
         job = WindowPartOperator(
-            task_id=f"part{number}", window=one, output=root, storage_conn_id="lake"
+            task_id=f"part{number}", window=one, output=Folder(root, storage_conn_id="lake")
         )
         job.execute(context_of(60))
     commit = CommitWindowOperator(
@@ -111,9 +110,9 @@ def test_parts_are_committed_and_abandoned_with_the_connection(
         plan = windows.show("left").plan
     stage_window(plan, kafka.settings, root, storage_options=server)
     assert staged_names(root, server)
-    AbandonWindowOperator(task_id="stop", window=left, output=root, storage_conn_id="lake").execute(
-        context_of()
-    )
+    AbandonWindowOperator(
+        task_id="stop", window=left, output=Folder(root, storage_conn_id="lake")
+    ).execute(context_of())
     assert staged_names(root, server) == []
 
 
@@ -130,7 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no certificates": (
         {"storage_conn_id": "verify"},
         AirflowFailException,
-        "verify names no file",
+        "verify is not a readable certificate file",
     ),
 }
 
@@ -160,7 +159,7 @@ def test_a_wrong_connection_is_refused_before_the_plan(
     [
         ({"output": "/lake", "storage_conn_id": "lake"}, "the output is /lake"),
         ({"output": "s3://a@bucket/x", "storage_conn_id": "b"}, "two connections"),
-        ({"output": f"s3://AKIA:{CANARY}@bucket/x"}, "credentials belong into the connection"),
+        ({"output": f"s3://AKIA:{CANARY}@bucket/x"}, "credentials belong in the connection"),
         ({"output": "s3://lake@bucket"}, "bare bucket"),
         ({"output": "abfss://container/x", "storage_conn_id": None}, "names no container"),
     ],

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg, task
 
-from kafka_ordered_ops import OpenWindow
+from kafka_ordered_ops import Application, ConfigError, OpenWindow, Policy, Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator, kafka_window_task
 from kafka_ordered_ops.airflow.decorators.taskflow import WindowDecoratedOperator
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.host_airflow.test_airflow_package import stored_dag
 from tests.support.airflow_context import (
@@ -26,18 +23,18 @@ from tests.support.airflow_context import (
     offsets_in,
     outputs_of,
 )
+from tests.support.host_words import words
 
 __all__ = ["kafka_connection"]
 
 SMALL = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
 
-Batches = Iterator[pa.RecordBatch]
 Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]
 
 
-def offsets_of(batches: Batches) -> list[Any]:
+def offsets_of(window: OpenWindow) -> list[Any]:
     """Where the records were."""
-    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+    return window.to_arrow().column("offset").to_pylist()
 
 
 @pytest.fixture
@@ -50,9 +47,10 @@ def on(orders: str, group_id: str) -> Decorate:
             "group_id": group_id,
             "mode": "catch_up",
             "starting_offsets": "earliest",
-            "job": "batches",
         }
-        decorator: Callable[[Callable[..., Any]], Any] = kafka_window_task(**{**given, **more})
+        decorator: Callable[[Callable[..., Any]], Any] = kafka_window_task(
+            **words(**{**given, **more})
+        )
         return decorator
 
     return decorate
@@ -88,12 +86,10 @@ def test_a_function_on_batches_gets_the_window_and_the_calls_arguments(
     """After the two that the task gives, by place and by name; what it returns is kept with the window."""
 
     @on()
-    def load(
-        batches: Batches, plan: WindowPlan, table: str, *, limit: int, extra: str = "none"
-    ) -> dict[str, Any]:
+    def load(window: OpenWindow, table: str, *, limit: int, extra: str = "none") -> dict[str, Any]:
         """Loads."""
-        told = [plan.window_id, table, limit, extra]
-        return {"offsets": offsets_of(batches), "told": told}
+        told = [window.window_id, table, limit, extra]
+        return {"offsets": offsets_of(window), "told": told}
 
     operator = operator_of(load("orders", limit=3))
     facts = run(operator)
@@ -115,8 +111,8 @@ def test_a_function_with_spark_gets_a_session_and_the_window(
 ) -> None:
     """The default; its output is published with the commit."""
 
-    @on(job="spark", output=str(tmp_path / "out"), spark_conf=SMALL)
-    def copy(spark: Any, window: OpenWindow, least: int) -> None:
+    @on(output=str(tmp_path / "out"), engine="python")
+    def copy(window: OpenWindow, least: int) -> None:
         window.write(window.read().where(f"offset >= {least}"))
 
     facts = run(operator_of(copy(1)))
@@ -130,8 +126,7 @@ def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, grou
 
     @on(window_id="{{ run_id }}-of-{{ ti.task_id }}")
     def load(
-        batches: Batches,
-        plan: WindowPlan,
+        window: OpenWindow,
         one: str,
         two: dict[str, Any],
         ti: Any = None,
@@ -148,7 +143,7 @@ def test_a_function_may_take_the_whole_context(on: Decorate) -> None:
     """By two stars, beside arguments of its own; a call's own word goes first."""
 
     @on()
-    def load(batches: Batches, plan: WindowPlan, one: int, **context: Any) -> list[Any]:
+    def load(window: OpenWindow, one: int, **context: Any) -> list[Any]:
         return [one, context["two"], context["run_id"], context["ti"].task_id]
 
     assert run(operator_of(load(1, two=2)), run_id="r")["result"] == [1, 2, "r", "task"]
@@ -166,7 +161,7 @@ def test_what_another_task_returns_is_waited_for(on: Decorate) -> None:
             return "orders"
 
         @on()
-        def load(batches: Batches, plan: WindowPlan, name: str, other: str) -> None: ...
+        def load(window: OpenWindow, name: str, other: str) -> None: ...
 
         @task
         def tell(facts: dict[str, Any]) -> None: ...
@@ -185,8 +180,8 @@ def test_expand_and_partial_make_a_window_for_each(
     with DAG("d"):
 
         @on(group_id=group_id + "-{{ ti.map_index }}")
-        def load(batches: Batches, plan: WindowPlan, table: str, prefix: str) -> list[Any]:
-            return [prefix + table, offsets_of(batches)]
+        def load(window: OpenWindow, table: str, prefix: str) -> list[Any]:
+            return [prefix + table, offsets_of(window)]
 
         mapped = cast_operator(load.partial(prefix="t_").expand(table=["a", "b"]))
     told = [run(mapped, map_index=index) for index in (0, 1)]
@@ -203,8 +198,8 @@ def test_override_changes_the_task_and_not_the_function(on: Decorate, group_id: 
     with DAG("d"):
 
         @on()
-        def load(batches: Batches, plan: WindowPlan) -> list[int]:
-            return offsets_of(batches)
+        def load(window: OpenWindow) -> list[int]:
+            return offsets_of(window)
 
         other = load.override(task_id="other", group_id=f"{group_id}-other", retries=3)
         mine = load.override(group_id=f"{group_id}-again")
@@ -218,15 +213,15 @@ def test_defaults_of_the_dag_are_the_decorators_too(
     on: Decorate, orders: str, group_id: str
 ) -> None:
     """Also those of this package's own parameters."""
-    with DAG("d", default_args={"on_covered": "skip", "topics": orders, "group_id": group_id}):
+    with DAG("d", default_args={"policy": Policy("skip"), "topics": orders, "group_id": group_id}):
 
-        @kafka_window_task(mode="auto", job="batches")
-        def load(batches: Batches, plan: WindowPlan) -> None: ...
+        @kafka_window_task(mode="auto")
+        def load(window: OpenWindow) -> None: ...
 
         operator = operator_of(load())
-    assert (operator.on_covered.value, operator.topics, operator.group_id) == (
-        "skip",
-        orders,
+    assert (operator.policy, operator.window, operator.group_id) == (
+        Policy("skip"),
+        Window(orders),
         group_id,
     )
 
@@ -234,7 +229,7 @@ def test_defaults_of_the_dag_are_the_decorators_too(
 def test_facts_are_pushed_one_by_one_where_that_is_asked_for(on: Decorate) -> None:
     """Never because of what the function's annotation says: the XCom is the operator's."""
 
-    def load(batches: Batches, plan: WindowPlan) -> dict[str, int]:
+    def load(window: OpenWindow) -> dict[str, int]:
         return {}
 
     assert not operator_of(on()(load)()).multiple_outputs
@@ -244,16 +239,16 @@ def test_facts_are_pushed_one_by_one_where_that_is_asked_for(on: Decorate) -> No
 # --- what cannot be --------------------------------------------------------------------------------
 
 
-async def waits(batches: Batches, plan: WindowPlan) -> None:
+async def waits(window: OpenWindow) -> None:
     """An async function."""
 
 
-def gives(batches: Batches, plan: WindowPlan) -> Iterator[int]:
+def gives(window: OpenWindow) -> Iterator[int]:
     """A generator."""
     yield 1
 
 
-async def both(batches: Batches, plan: WindowPlan) -> Any:
+async def both(window: OpenWindow) -> Any:
     """An async generator."""
     yield 1
 
@@ -269,7 +264,7 @@ def test_a_function_that_does_nothing_when_called_is_refused(
 
 @pytest.mark.parametrize(
     ("arguments", "keywords"),
-    [((), {}), ((1, 2), {}), ((1,), {"x": 1}), ((1,), {"plan": 2}), ((1,), {"y": 2})],
+    [((), {}), ((1, 2), {}), ((1,), {"x": 1}), ((1,), {"window": 2}), ((1,), {"y": 2})],
 )
 def test_arguments_that_do_not_fit_are_an_error_of_the_dag(
     on: Decorate, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -277,21 +272,19 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_dag(
     """Too few, too many, twice, or for what the task gives."""
 
     @on()
-    def load(batches: Batches, plan: WindowPlan, x: int) -> None: ...
+    def load(window: OpenWindow, x: int) -> None: ...
 
     with pytest.raises(TypeError):
         load(*arguments, **keywords)
 
 
 def test_a_decorated_task_has_one_job(on: Decorate) -> None:
-    """The function; and of the two kinds there is no third."""
+    """The function."""
 
-    def load(batches: Batches, plan: WindowPlan) -> None: ...
+    def load(window: OpenWindow) -> None: ...
 
-    with pytest.raises(ConfigError, match="application and python_callable"):
-        on(job="spark", application="job.py")(load)()
-    with pytest.raises(ConfigError, match="job is 'rows'"):
-        on(job="rows")(load)()
+    with pytest.raises((ConfigError, TypeError), match="job"):
+        on(job=Application("/job.py"))(load)()
 
 
 # --- what Airflow makes of it ----------------------------------------------------------------------
@@ -301,9 +294,11 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import CutoffReachedTrigger
 
-window = dict(topics="orders", group_id="g", kafka_conn_id="away", starting_offsets="earliest")
+orders = Window("orders", starting_offsets="earliest")
+window = dict(window=orders, group_id="g", kafka_conn_id="away")
 reached = CutoffReachedTrigger(topics="orders", group_id="g", every=timedelta(hours=1))
 hour = Asset("hour", watchers=[AssetWatcher("hour", trigger=reached)])
 
@@ -314,12 +309,12 @@ with DAG("taskflow", schedule=[hour], start_date=datetime(2026, 11, 1, tzinfo=UT
         return ["a", "b"]
 
     @task.kafka_window(output="/o", mode="auto", **window)
-    def spark(spark, window, table):
+    def spark(window, table):
         window.write(window.read())
 
-    @task.kafka_window(job="batches", mode="auto", **window)
-    def batches(batches, plan, table):
-        return {"rows": sum(batch.num_rows for batch in batches)}
+    @task.kafka_window(mode="auto", **window)
+    def batches(window, table):
+        return {"rows": sum(batch.num_rows for batch in window.to_batches())}
 
     spark(tables())
     batches.expand(table=tables())

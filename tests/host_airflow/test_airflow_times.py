@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.airflow.support.first_try import stored_times
 from kafka_ordered_ops.airflow.support.times import (
     CutoffSource,
@@ -22,9 +23,8 @@ from kafka_ordered_ops.airflow.support.times import (
     resolve,
     run_token,
 )
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Mode
-from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX, check_window_id
+from kafka_ordered_ops.core.window.window_id import WINDOW_ID_LENGTH_MAX, check_window_id
 
 
 def day(number: int, hour: int = 0) -> datetime:
@@ -371,17 +371,16 @@ def test_names_with_dots_are_not_mistaken_for_each_other() -> None:
     token = {"run_id": "r"}
     one, other = Asked("a.b", "c", token=token), Asked("a", "b.c", token=token)
     assert one.window_id() != other.window_id()
-    assert one.window_id().split("~")[0] == other.window_id().split("~")[0]
+    readable, expected = (asked.window_id().rpartition("-")[0] for asked in (one, other))
+    assert readable == expected == "r-a.b.c"
 
 
 def test_an_id_can_be_read_by_people() -> None:
-    """DAG, task, map index and times stand in it."""
+    """It has times, DAG, task and map index, and sorts by the times."""
     scheduled = Asked(map_index=2, token={"run_id": "r", **interval(day(19), day(20))})
-    assert scheduled.window_id().startswith(
-        "dag.task[2]@2026-11-19T00:00:00Z--2026-11-20T00:00:00Z~"
-    )
+    assert scheduled.window_id().startswith("2026-11-19T00-00-00Z_2026-11-20T00-00-00Z-dag.task-2-")
     instant = Asked(token={"run_id": "r", **interval(day(20), day(20))})
-    assert instant.window_id().startswith("dag.task@2026-11-20T00:00:00Z~")
+    assert instant.window_id().startswith("2026-11-20T00-00-00Z-dag.task-")
 
 
 def test_runs_of_one_partition_or_interval_share_their_window() -> None:
@@ -396,7 +395,7 @@ def test_a_run_with_a_cutoff_of_its_own_has_a_window_of_its_own() -> None:
     scheduled = {"run_id": "scheduled__x", "dag_run": run({}), **interval(day(19), day(20))}
     asked = {"cutoff": "2026-11-20T06:00:00Z"}
     manual = {**scheduled, "run_id": "manual__y", "dag_run": run(asked)}
-    assert run_token(scheduled) == "2026-11-19T00:00:00Z--2026-11-20T00:00:00Z"
+    assert run_token(scheduled) == "2026-11-19T00:00:00Z_2026-11-20T00:00:00Z"
     assert run_token(manual) == "manual__y"
 
 
@@ -444,7 +443,7 @@ def test_the_first_try_decides_for_the_next_ones(caplog: pytest.LogCaptureFixtur
         assert stored_times(context, first, WRITTEN) == first
         assert caplog.messages == []
         assert stored_times(context, told(day(21), day(19)), WRITTEN) == first
-    assert "what the first attempt found" in caplog.text
+    assert "keeps the first attempt's times" in caplog.text
 
 
 def test_another_mode_is_another_question() -> None:

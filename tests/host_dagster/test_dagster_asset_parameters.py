@@ -9,8 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
-from kafka_ordered_ops.core.window.bounds import AtTime
+from kafka_ordered_ops import AtTime, ConfigError, SettingNotAllowedError, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
@@ -21,6 +20,7 @@ from kafka_ordered_ops.dagster import (
     ordered_window_asset,
 )
 from kafka_ordered_ops.dagster.registry import window_asset
+from tests.support.host_words import words
 
 GIVEN: dict[str, Any] = {"key": "orders", "topics": "orders", "group_id": "g", "output": "/lake"}
 
@@ -60,23 +60,20 @@ def test_values_may_be_texts_as_everywhere() -> None:
     """A topic or several, times, spans."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     asset = build_ordered_window_asset(
-        **GIVEN, starting_offsets=moment, max_out_of_orderness="PT5M", grace="PT1H"
+        **words(**GIVEN, starting_offsets=moment, max_out_of_orderness="PT5M", grace="PT1H")
     )
     settings = window_asset(asset).settings
-    assert (settings.topics, settings.starting_offsets) == (
-        ("orders",),
-        AtTime(int(moment.timestamp() * 1000)),
+    start = AtTime(int(moment.timestamp() * 1000))
+    assert settings.window == Window(
+        ["orders"], starting_offsets=start, max_out_of_orderness=timedelta(minutes=5)
     )
-    assert (settings.max_out_of_orderness, settings.grace) == (
-        timedelta(minutes=5),
-        timedelta(hours=1),
-    )
+    assert settings.grace == timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
     ("make", "given", "told"),
     [
-        (build_ordered_window_asset, {**GIVEN, "starting_offset": "x"}, "'starting_offsets'"),
+        (build_ordered_window_asset, {**GIVEN, "starting_offset": "x"}, "starting_offsets="),
         (ordered_window_asset, {**GIVEN, "owner": ["a"]}, "'owners'"),
         (
             build_ordered_window_op,
@@ -128,9 +125,8 @@ class Naive(dg.TimeWindowPartitionsDefinition):
 def test_a_partition_without_a_time_zone_is_refused_by_name(tmp_path: Path) -> None:
     """And not taken as UTC, nor as the machine's time; nothing is asked of Kafka."""
     days = Naive(start="2026-01-05", fmt="%Y-%m-%d", cron_schedule="0 0 * * *")
-    asset = build_ordered_window_asset(
-        **{**GIVEN, "output": str(tmp_path)}, starting_offsets="earliest", partitions_def=days
-    )
+    given = words(**{**GIVEN, "output": str(tmp_path)}, starting_offsets="earliest")
+    asset = build_ordered_window_asset(**given, partitions_def=days)
     kafka = KafkaResource(config={"bootstrap.servers": "localhost:1"})
     with pytest.raises(dg.Failure, match=r"ConfigError: partition 2026-01-05: .* has no time zone"):
         dg.materialize([asset], partition_key="2026-01-05", resources={"kafka": kafka})

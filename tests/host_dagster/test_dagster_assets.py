@@ -9,16 +9,26 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import (
+    Application,
+    ConfigError,
+    Copy,
+    Folder,
+    OpenWindow,
+    OrderedWindows,
+    Policy,
+    Window,
+)
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
     build_ordered_window_asset,
     ordered_window_asset,
+    window_id_of,
 )
 from kafka_ordered_ops.dagster.step.times import first_of
-from kafka_ordered_ops.windows import OrderedWindows
+from kafka_ordered_ops.spark import environment
 from tests.conftest import Produce
 from tests.support.dagster_support import (
     FIRST,
@@ -34,6 +44,7 @@ from tests.support.dagster_support import (
 )
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
+from tests.support.host_words import words
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,7 +65,7 @@ def test_partitions_in_any_order(house: House, hours: str, group_id: str) -> Non
         assert values["kafka_ordered_ops/cutoff"] == (FIRST + HOUR * (hour + 1)).strftime(
             "%Y-%m-%dT%H:%M:%SZ"
         )
-        assert values["kafka_ordered_ops/window_id"] == f"orders/{KEYS[hour]}"
+        assert values["kafka_ordered_ops/window_id"] == window_id_of("orders", KEYS[hour])
         # What is delivered does not count, though nothing can be committed before the log's other end is.
         assert values["kafka_ordered_ops/lag_offsets"] == {3: 21, 0: 17, 5: 13}[hour]
         assert values["kafka_ordered_ops/status"] == "published"
@@ -83,6 +94,84 @@ def test_the_columns_are_told(house: House, hours: str, group_id: str) -> None:
     shutil.rmtree(house.output)
     house.materialize(copied(house, hours, group_id, on_covered="skip"), KEYS[0])
     assert told not in house.told("orders")[KEYS[0]]
+
+
+def test_a_function_of_one_window_is_called_for_each(
+    house: House, hours: str, group_id: str
+) -> None:
+    """By time, without Spark; it is the same function as in `run`, and all of its windows are committed together."""
+    calls: list[str] = []
+
+    def enrich(window: OpenWindow) -> None:
+        calls.append(window.window_id)
+        if len(calls) == 3:
+            raise OSError("the third fails")
+        window.write(window.to_arrow().slice(1))
+
+    def windows_of_group() -> OrderedWindows:
+        return OrderedWindows(house.bootstrap, group_id)
+
+    asset = ordered_window_asset(**windows_of(house, hours, group_id))(enrich)
+    house.materialize(asset, (KEYS[1], KEYS[4]), fails=True)
+    with windows_of_group() as windows:
+        assert [one.status for one in windows.list()] == [WindowStatus.PLANNED] * 4
+    house.materialize(asset, (KEYS[1], KEYS[4]))
+    told = house.told("orders")
+    assert calls[3:] == [window_id_of("orders", key) for key in KEYS[1:5]]
+    for hour in range(1, 5):
+        assert house.offsets(told[KEYS[hour]]["dagster/uri"]) == expected(hour)[1:]
+
+
+def test_a_function_may_take_a_window_a_context_and_resources(
+    house: House, hours: str, group_id: str
+) -> None:
+    """What it returns is kept with its window."""
+
+    @ordered_window_asset(**{**windows_of(house, hours, group_id), "output": None})
+    def orders(
+        context: dg.AssetExecutionContext, window: OpenWindow, factor: dg.ResourceParam[int]
+    ) -> dict[str, int]:
+        context.log.info("window %s", window.window_id)
+        return {"rows": factor * window.to_arrow().num_rows}
+
+    house.materialize(orders, (KEYS[1], KEYS[2]), factor=10)
+    for key in KEYS[1:3]:
+        assert house.told("orders")[key]["kafka_ordered_ops/returned"] == {"rows": 40}
+
+
+def test_a_function_adds_metadata_to_the_partition_of_its_window(
+    house: House, hours: str, group_id: str
+) -> None:
+    """By Dagster's own context, beside the window's numbers."""
+
+    @ordered_window_asset(**windows_of(house, hours, group_id))
+    def orders(context: dg.AssetExecutionContext, window: OpenWindow) -> None:
+        orders = window.to_arrow()
+        window.write(orders)
+        [key] = [key for key in KEYS if window_id_of("orders", key) == window.window_id]
+        context.add_asset_metadata({"largest": orders["offset"][-1].as_py()}, partition_key=key)
+
+    house.materialize(orders, (KEYS[1], KEYS[2]))
+    for hour in (1, 2):
+        told = house.told("orders")[KEYS[hour]]
+        assert (told["largest"], told["dagster/partition_row_count"]) == (expected(hour)[-1], 4)
+
+
+def test_a_function_of_one_window_whose_java_ends(
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is that of a job, as in `run`: py4j says that somebody refuses a connection."""
+
+    @ordered_window_asset(**windows_of(house, hours, group_id))
+    def orders(window: OpenWindow) -> None:
+        # Only a process that has loaded PySpark can have a Java of its own.
+        import pyspark  # noqa: F401
+
+        monkeypatch.setattr(environment, "ended_java", lambda *_: "Spark's Java was killed")
+        raise ConnectionError("refused")
+
+    told = failure_of(house.materialize(orders, KEYS[1], fails=True))
+    assert "JobFailedError: Spark's Java was killed" in told
 
 
 def test_a_range_is_one_pass(house: House, hours: str, group_id: str) -> None:
@@ -118,7 +207,9 @@ def test_a_partition_that_is_materialised_again(
     """Read again, told again, or refused; with a new one beside it the pass is still one. Nothing moves."""
     calls: list[int] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group_id), on_covered=on_covered)
+    @ordered_window_asset(
+        **windows_of(house, hours, group_id), policy=Policy(on_covered=on_covered)
+    )
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append(len(windows.plans))
         windows.copy()
@@ -206,7 +297,7 @@ def test_without_partitions_everything_before_the_run(
     first = house.materialize(asset)
     told = house.told("orders")[None]
     assert told["dagster/row_count"] == 25
-    assert told["kafka_ordered_ops/window_id"] == f"orders/{first.run_id}"
+    assert told["kafka_ordered_ops/window_id"] == window_id_of("orders", first.run_id)
     produce([(hours, 0, None, b"x", round(FIRST.timestamp() * 1000), ())])
     house.materialize(asset)
     assert house.told("orders")[None]["dagster/row_count"] == 1
@@ -242,9 +333,8 @@ def test_a_sink_of_ones_own(house: House, hours: str, group_id: str) -> None:
 
     @ordered_window_asset(
         key="orders",
-        topics=[hours],
+        window=Window([hours], starting_offsets="earliest"),
         group_id=group_id,
-        starting_offsets="earliest",
         partitions_def=HOURLY,
     )
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> dict[str, int]:
@@ -300,17 +390,28 @@ def test_the_same_offsets_are_the_same_version(house: House, hours: str, group_i
     ("wrong", "told"),
     [
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "StaticPartitionsDefinition"),
-        ({"group_id": ""}, "group_id"),
+        ({"group_id": ""}, "0 characters"),
         ({"on_covered": "again"}, "one of 'skip', 'replay', 'fail'"),
         ({"starting_offsets": "yesterday"}, "starting_offsets"),
-        ({"application_args": ["a"]}, "give application="),
+        ({"job": print}, "give a Copy or an Application"),
+        (
+            {"window": Window("t", "2026-01-01T00:00Z"), "topics": None},
+            "its times come from the run",
+        ),
+        ({"window": Window("t")}, "both given"),
+        ({"output": Folder("s3://b/k", storage_conn_id="c")}, "an Airflow connection"),
+        ({"topics": "{{ var.value.topic }}"}, "a template"),
+        ({"output": "/lake/{{ ds }}"}, "a template"),
+        ({"job": Application("/job.py", ["{{ ds }}"])}, "a template"),
+        ({"job": Copy(engine="{{ params.engine }}")}, "a template"),
+        ({"policy": Policy(claim_age="{{ params.age }}")}, "a template"),
     ],
 )
 def test_what_cannot_be_is_named_before_anything_runs(wrong: dict[str, Any], told: str) -> None:
     """When the asset is defined."""
     given: dict[str, Any] = {"key": "a", "topics": ["t"], "group_id": "g", "output": "/tmp"}
     with pytest.raises(ConfigError, match=told):
-        build_ordered_window_asset(**{**given, **wrong})
+        build_ordered_window_asset(**words(**{**given, **wrong}))
 
 
 def test_functions_that_cannot_be_jobs_are_named() -> None:
@@ -324,10 +425,19 @@ def test_functions_that_cannot_be_jobs_are_named() -> None:
 
     def asks_for_nothing(context: Any) -> None: ...
 
+    def has_another_name(context: Any, hour: Any) -> None: ...
+
+    def asks_too_late(context: Any, spark: Any, window: Any) -> None: ...
+
+    def asks_by_name(context: Any, *, window: Any) -> None: ...
+
     for function, told in (
         (yields, "generator"),
         (waits, "async"),
-        (asks_for_nothing, "a context and windows"),
+        (asks_for_nothing, "takes no windows"),
+        (has_another_name, "takes no windows"),
+        (asks_too_late, "takes no windows"),
+        (asks_by_name, "takes no windows"),
     ):
         with pytest.raises(ConfigError, match=told):
             decorate(function)

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.dagster import (
     catch_up_condition,
     partitions_live_check,

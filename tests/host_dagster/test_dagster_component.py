@@ -17,10 +17,17 @@ import pytest
 from dagster.components.testing.utils import DefsFolderSandbox
 from dagster_shared.libraries import DagsterLibraryRegistry
 
-from kafka_ordered_ops import __version__
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops import (
+    Application,
+    ConfigError,
+    Copy,
+    Folder,
+    OpenWindow,
+    Policy,
+    Table,
+    Window,
+    __version__,
+)
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
@@ -44,12 +51,12 @@ TYPE: Final = "kafka_ordered_ops.dagster.OrderedWindowComponent"
 TAGGED: Final = """
     import sys
     from pyspark.sql import SparkSession, functions
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_windows
 
     spark = SparkSession.builder.getOrCreate()
-    window = current_window(spark)
+    windows = current_windows(spark)
     told = functions.lit(" ".join(sys.argv[1:]))
-    window.write(window.read().withColumn("arguments", told))
+    windows.write(windows.read().withColumn("arguments", told))
 """
 HOURLY: Final = {"type": "hourly", "start_date": "2026-01-05-00:00"}
 
@@ -80,9 +87,8 @@ def attributes(house: House, topic: str, group_id: str, **more: Any) -> dict[str
     """A component's fields, as few as there may be, and more."""
     needed = {
         "key": "orders",
-        "topics": [topic],
+        "window": {"topics": [topic], "starting_offsets": "earliest"},
         "group_id": group_id,
-        "starting_offsets": "earliest",
     }
     return {**needed, "partitions": HOURLY, "output": str(house.output), **more}
 
@@ -111,7 +117,7 @@ def test_a_yaml_file_is_enough(
     with loaded(sandbox, attributes(house, hours, group_id, kafka=kafka)) as defs:
         monkeypatch.setenv("ORDERS_BROKER", house.bootstrap)
         asset = asset_in(defs, "orders")
-        assert "Copy the windows" in (asset.get_asset_spec().description or "")
+        assert "Copies the windows" in (asset.get_asset_spec().description or "")
         house.materialize(asset, (KEYS[1], KEYS[2]), **(defs.resources or {}))
     for hour in (1, 2):
         check_hour(house, hour)
@@ -148,8 +154,8 @@ def test_an_application_beside_the_file(
     application(folder, TAGGED)
     how = small()
     submit = {"master": how.master, "conf": dict(how.conf), "timeout_s": how.timeout_s}
-    given = {"application": "job.py", "application_args": ["--country", "DE"], "submit": submit}
-    with loaded(sandbox, attributes(house, hours, group_id, **given)) as defs:
+    job = {"application": "job.py", "arguments": ["--country", "DE"], "submit": submit}
+    with loaded(sandbox, attributes(house, hours, group_id, job=job)) as defs:
         house.materialize(asset_in(defs, "orders"), (KEYS[1], KEYS[2]))
     for hour in (1, 2):
         check_hour(house, hour)
@@ -205,60 +211,85 @@ def asset_of(component: OrderedWindowComponent) -> dg.AssetsDefinition:
     return asset_in(dg.component_defs(component=component), component.key.to_user_string())
 
 
+def take(window: OpenWindow) -> None:
+    """A function of a file."""
+    window.write(window)
+
+
+@pytest.mark.parametrize(
+    ("job", "wanted"),
+    [
+        (
+            {"engine": "connector", "ordered": False, "conf": {"spark.jars": "/kafka.jar"}},
+            Copy("connector", False, {"spark.jars": "/kafka.jar"}),
+        ),
+        (
+            {"application": "/job.py", "arguments": ["007"], "engine": "local", "ordered": False},
+            Application("/job.py", ["007"], None, "local", False),
+        ),
+    ],
+)
+def test_a_job_is_an_application_or_a_copy(job: dict[str, Any], wanted: Copy | Application) -> None:
+    """By the fields of either."""
+    assert resolved(job=job).job == wanted
+
+
 def test_every_setting_of_an_asset_can_be_given() -> None:
     """And comes to be what it says; the fewest fields are the defaults of an asset in Python."""
-    given = {
-        "starting_offsets": "-PT1H",
+    window: dict[str, Any] = {
+        "topics": ["orders", "rates"],
+        "starting_offsets": {"orders": "earliest", "rates": "-PT1H"},
         "max_out_of_orderness": "PT5M",
-        "redefine": True,
-        "grace": "P1D",
-        "open_lag": "PT10M",
         "isolation": "read_uncommitted",
         "exclude": ["orders-old"],
+        "on_data_loss": "warn",
+    }
+    policy: dict[str, Any] = {
+        "redefine": True,
         "on_covered": "skip",
         "on_open_claim": "fail",
-        "on_data_loss": "warn",
         "on_foreign_commit": "adopt",
-        "on_not_live": "fail",
-        "output": "s3://lake/elsewhere",
-        "ordered": False,
-        "engine": "connector",
-        "storage_options": {"aws_region": "eu-west-1"},
-        "partition_by": "date",
+        "max_offsets": 1_000,
+        "claim_age": "P2D",
     }
-    # In place of an output.
-    table = {
-        "table": "lake.orders",
-        "table_mode": "merge",
-        "table_keys": ["key"],
-        "delete_tombstones": True,
-        "table_conf": {"spark.sql.catalog.lake.type": "hadoop"},
+    given = {
+        "topics": None,
+        "window": window,
+        "policy": policy,
+        "grace": "P1D",
+        "open_lag": "PT10M",
+        "on_not_live": "fail",
+        "output": {
+            "path": "s3://lake/elsewhere",
+            "partition_by": "date",
+            "storage_options": {"aws_region": "eu-west-1", "port": 9000},
+        },
+        "engine": "connector",
+        # An engine is a function's.
+        "function": f"{__name__}.take",
     }
     settings = window_asset(asset_of(resolved(partitions=HOURLY, **given))).settings
-    assert {one.name for one in fields(WindowSettings)} == {*given, *table, "topics", "group_id"}
-    assert (settings.max_out_of_orderness, settings.grace) == (
-        timedelta(minutes=5),
-        timedelta(days=1),
-    )
-    assert settings.open_lag == timedelta(minutes=10)
-    assert (settings.on_covered, settings.on_not_live) == (OnCovered.SKIP, OnNotLive.FAIL)
-    assert (settings.isolation, settings.on_data_loss) == (
-        Isolation.READ_UNCOMMITTED,
-        OnDataLoss.WARN,
-    )
-    assert (settings.exclude, settings.output) == (("orders-old",), "s3://lake/elsewhere")
-    assert (settings.ordered, settings.engine) == (False, "connector")
-    assert settings.partition_by == "date"
-    into = window_asset(
-        asset_of(resolved(starting_offsets="earliest", output=None, **table))
-    ).settings
-    assert (into.table, into.table_mode, into.table_keys) == ("lake.orders", "merge", ["key"])
-    assert (into.delete_tombstones, into.table_conf) == (True, table["table_conf"])
-    plain = window_asset(asset_of(resolved(starting_offsets="earliest"))).settings
-    assert plain.starting_offsets == Earliest()
-    assert plain == WindowSettings(
-        topics=["orders"], group_id="lake", output="/lake", starting_offsets="earliest"
-    )
+    assert {one.name for one in fields(WindowSettings)} == {*given, "group_id"} - {"function"}
+    assert settings.window == Window(**window)
+    assert settings.policy == Policy(**policy)
+    assert (settings.grace, settings.open_lag) == (timedelta(days=1), timedelta(minutes=10))
+    assert (settings.on_not_live, settings.engine) == (OnNotLive.FAIL, "connector")
+    options = {"aws_region": "eu-west-1", "port": "9000"}
+    assert settings.output == Folder("s3://lake/elsewhere", "date", options)
+    # In place of an output.
+    table = {
+        "name": "lake.orders",
+        "mode": "merge",
+        "keys": ["key"],
+        "delete_tombstones": True,
+        "conf": {"spark.sql.catalog.lake.type": "hadoop"},
+    }
+    into = window_asset(asset_of(resolved(output=None, table=table))).settings.output
+    assert into == Table("lake.orders", "merge", ["key"], True)
+    assert isinstance(into, Table)
+    assert into.conf == table["conf"]
+    plain = window_asset(asset_of(resolved())).settings
+    assert plain == WindowSettings(topics=["orders"], group_id="lake", output="/lake")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +387,24 @@ def test_secrets_stay_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     ("wrong", "told"),
     [
         ({"group": "lake"}, "group"),
-        ({"on_covered": "again"}, "skip.*replay.*fail"),
+        ({"policy": {"on_covered": "again"}}, "skip.*replay.*fail"),
+        ({"policy": {"on_coverd": "skip"}}, "on_coverd"),
+        (
+            {"topics": None, "window": {"topics": ["t"], "starting_offsets": "yesterday"}},
+            "starting_offsets",
+        ),
+        (
+            {"job": {"application": "job.py", "submit": {"masters": "local"}}},
+            "masters.*did you mean .master.",
+        ),
+        ({"job": {"arguments": ["x"]}}, "without an application has no parameter .arguments."),
+        (
+            {"job": {"application": "job.py", "conf": {"spark.ui.port": "1"}}},
+            "with an application has no parameter .conf.",
+        ),
+        ({"job": "job.py"}, "job is a mapping of fields"),
+        ({"topics": None, "window": {"starting_offsets": "earliest"}}, "topics"),
+        ({"output": {"path": "/lake", "partition_by": "week"}}, "partition_by is .week."),
         ({"engine": "flink"}, "python.*connector.*local"),
         ({"partitions": {"type": "static", "partition_keys": ["a"]}}, "partitions"),
         ({"grace": "soon"}, "grace .soon. is not an ISO 8601"),
@@ -377,14 +425,10 @@ def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
     ("wrong", "told"),
     [
         ({"output": None}, "has no output"),
-        ({"group_id": ""}, "group_id"),
-        ({"starting_offsets": "yesterday"}, "starting_offsets"),
-        ({"function": "os.path.join", "application": "job.py"}, "give one of them"),
-        ({"application_args": ["x"]}, "an application's"),
-        (
-            {"application": "job.py", "submit": {"masters": "local"}},
-            "masters.*did you mean .master.",
-        ),
+        ({"group_id": ""}, "0 characters"),
+        ({"function": "os.path.join", "job": {"application": "job.py"}}, "give one of them"),
+        ({"table": "lake.orders"}, "an output and a table"),
+        ({"engine": "connector"}, "an engine, which only a function reads with"),
         ({"sensor": {}}, "every"),
     ],
 )
@@ -410,9 +454,10 @@ def test_a_scaffolded_file_loads(sandbox: DefsFolderSandbox) -> None:
         asset = asset_in(defs, "payments")
     assert isinstance(asset.partitions_def, dg.HourlyPartitionsDefinition)
     settings = window_asset(asset).settings
-    assert (settings.topics, settings.group_id) == (("payments",), "dagster-payments")
+    assert settings.window == Window("payments", starting_offsets="earliest")
+    assert settings.group_id == "dagster-payments"
     assert (settings.on_not_live, settings.grace) == (OnNotLive.FAIL, timedelta(minutes=15))
-    assert settings.output == "/tmp/lake/payments"
+    assert settings.output == Folder("/tmp/lake/payments")
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster.components.testing.utils import DefsFolderSandbox
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.dagster import OrderedWindowComponent, catch_up_condition
 from kafka_ordered_ops.dagster.registry import window_asset
 from tests.support.dagster_yaml import READS_YAML

@@ -24,7 +24,7 @@ def replaced_by(bootstrap: str, lake: Path, topic: str, group_id: str) -> dict[s
     return {
         "localhost:9092": bootstrap,
         "/tmp/lake": str(lake),
-        'topics=["orders"]': f'topics=["{topic}"]',
+        'Window("orders"': f'Window("{topic}"',
         'group_id="lake-orders': f'group_id="{group_id}',
     }
 

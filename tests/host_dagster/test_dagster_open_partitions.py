@@ -9,11 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Policy
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     build_partitions_live_sensor,
     ordered_window_asset,
+    window_id_of,
 )
 from kafka_ordered_ops.dagster.step import delivery
 from kafka_ordered_ops.windows import OrderedWindows
@@ -100,7 +101,7 @@ def test_pieces_come_to_a_whole(house: House, asset: dg.AssetsDefinition, at: At
     house.materialize(asset, KEY)
     assert rows(house) == (4, True, 3)
     told = house.told("orders")[KEY]
-    assert told["kafka_ordered_ops/window_id"] == f"orders/{KEY}"
+    assert told["kafka_ordered_ops/window_id"] == window_id_of("orders", KEY)
     folders = told["kafka_ordered_ops/folders"]
     assert [offset for folder in folders for offset in house.offsets(folder)] == expected(1)
     at(AFTER)
@@ -185,7 +186,9 @@ def test_a_whole_partition_materialised_again(
     """All of its pieces are read again, or told again, or refused; while it is open they are left alone."""
     calls: list[int] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group_id), open_lag=LAG, on_covered=on_covered)
+    @ordered_window_asset(
+        **windows_of(house, hours, group_id), open_lag=LAG, policy=Policy(on_covered=on_covered)
+    )
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append(len(windows.plans))
         windows.copy()
@@ -277,7 +280,7 @@ def test_the_year_that_is_not_over(house: House, hours: str, group_id: str) -> N
     assert rows(house, key) == (25, False, 1)
     with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         [record] = windows.list()
-    assert record.plan.window_id.startswith(f"orders/{key}@")
+    assert record.plan.window_id.startswith(f"{window_id_of('orders', key)}@")
     assert record.plan.cutoff_ms >= round(now.timestamp() * 1000) - 1_000
 
 

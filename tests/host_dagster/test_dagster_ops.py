@@ -1,6 +1,6 @@
 """Ops of windows: what an asset of windows does, in a job of ops."""
 
-# Without postponed annotations: Dagster wants to see the type of an op's context.
+# Without postponed annotations: Dagster reads the type of an op's context.
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
     build_ordered_window_op,
     ordered_window_op,
+    window_id_of,
 )
 from tests.conftest import Produce
 from tests.support.dagster_support import FIRST, HOUR, HOURLY, KEYS, House, expected, failure_of
@@ -75,9 +76,8 @@ def test_a_partition_of_a_job(house: House, hours: str, group_id: str) -> None:
     """The op delivers the hour of its run, and says where; again, it is the same window."""
     copies = build_ordered_window_op(
         name="orders.by-hour",
-        topics=[hours],
+        window=Window([hours], starting_offsets="earliest"),
         group_id=group_id,
-        starting_offsets="earliest",
         partitions_def=HOURLY,
         output=str(house.output),
     )
@@ -86,7 +86,7 @@ def test_a_partition_of_a_job(house: House, hours: str, group_id: str) -> None:
         [window] = given(result)
         assert house.offsets(window.pop("output")) == expected(2)
         assert window == {
-            "window_id": f"orders.by-hour/{KEYS[2]}",
+            "window_id": window_id_of("orders.by-hour", KEYS[2]),
             "since": "2026-01-05T02:00:00Z",
             "cutoff": "2026-01-05T03:00:00Z",
             "records": 4,
@@ -103,7 +103,7 @@ def test_a_job_without_partitions(
     """Each run takes what is new; what the function returns goes with the window to the ops behind it."""
 
     @ordered_window_op(
-        name="orders", topics=[hours], group_id=group_id, starting_offsets="earliest"
+        name="orders", window=Window([hours], starting_offsets="earliest"), group_id=group_id
     )
     def orders(
         context: dg.OpExecutionContext, windows: AssetWindows, kafka: KafkaResource
@@ -126,9 +126,8 @@ def test_an_op_that_fails_commits_nothing(house: House, hours: str, group_id: st
 
     @ordered_window_op(
         name="orders",
-        topics=[hours],
+        window=Window([hours], starting_offsets="earliest"),
         group_id=group_id,
-        starting_offsets="earliest",
         partitions_def=HOURLY,
     )
     def orders(context: dg.OpExecutionContext, windows: AssetWindows) -> list[int]:
@@ -158,8 +157,8 @@ def test_partitions_that_the_job_has_not(house: House, hourly: bool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"application_args": ["x"]}, "give application="),
-        ({"topics": []}, "topics and group_id are needed"),
+        ({"job": print}, "give a Copy or an Application"),
+        ({"topics": []}, "at least one of them"),
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "partitions by time"),
     ],
 )

@@ -8,9 +8,12 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.dagster import build_ordered_window_asset, ordered_window_asset
-from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops import Application, ConfigError
+from kafka_ordered_ops.dagster import (
+    KafkaResource,
+    build_ordered_window_asset,
+    ordered_window_asset,
+)
 from tests.conftest import MakeTopic, Produce
 from tests.support.dagster_support import (
     FIRST,
@@ -107,15 +110,15 @@ def test_a_partitions_page_begins_with_its_own_numbers(
 def test_a_run_without_a_partition_is_told_so(house: House, hours: str, group_id: str) -> None:
     """In our words, with what to do."""
     result = house.materialize(copied(house, hours, group_id), fails=True)
-    assert "orders has partitions, and this run has none of them" in failure_of(result)
+    assert "orders has partitions, but this run names no partition" in failure_of(result)
 
 
 def test_a_relative_path_is_refused(house: House, hours: str, group_id: str) -> None:
     """When definitions are loaded; that of a certificate when the cluster is used."""
     for more in (
         {"output": "lake"},
-        {"application": "job.py"},
-        {"application": "/job.py", "submit": {"files": ["a.txt"]}},
+        {"job": Application("job.py")},
+        {"job": Application("/job.py", submit={"files": ["a.txt"]})},
     ):
         with pytest.raises(ConfigError, match="is the relative path"):
             build_ordered_window_asset(**{**windows_of(house, hours, group_id), **more})

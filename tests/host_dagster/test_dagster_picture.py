@@ -11,7 +11,7 @@ import pytest
 
 from kafka_ordered_ops.dagster import AssetWindows, ordered_window_asset
 from kafka_ordered_ops.dagster.metadata import results
-from kafka_ordered_ops.hosting import plots
+from kafka_ordered_ops.delivery import plots
 from tests.support.dagster_support import KEYS, House, copied, windows_of
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house

@@ -13,15 +13,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.dagster import build_process_window_op
+from kafka_ordered_ops.dagster import build_process_window_op, window_id_of
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.dagster_support import FIRST, HOUR, HOURLY, KEYS, House, expected, failure_of
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
+from tests.support.host_words import process_words
 from tests.support.processing_groups import wait_until
 from tests.support.windows_support import TIMEOUT_S
 
@@ -38,9 +39,9 @@ def op_of(topic: str, group_id: str, function: Any, **more: Any) -> dg.OpDefinit
         "group_id": group_id,
         "starting_offsets": "earliest",
         "partitions_def": HOURLY,
-        "retries": 0,
+        "record_retries": 0,
     }
-    return build_process_window_op(function=function, **{**given, **more})
+    return build_process_window_op(**process_words(function=function, **{**given, **more}))
 
 
 def run(
@@ -68,7 +69,7 @@ def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 
 def window_id(key: str) -> str:
     """Of the op's window of an hour."""
-    return f"charges/{key}"
+    return window_id_of("charges", key)
 
 
 def test_an_hour_of_a_job(house: House, hours: str, group_id: str) -> None:
@@ -170,7 +171,8 @@ def test_a_retry_policy_goes_on_in_the_same_run(house: House, hours: str, group_
         ({"function": None}, "function"),
         ({"batch_size": 0}, "batch_size"),
         ({"when_exhausted": "dead-letter"}, "dead_letter_topic"),
-        ({"topics": []}, "topics and group_id are needed"),
+        ({"dead_letter_topic": "{{ params.topic }}"}, "a template"),
+        ({"topics": []}, "at least one of them"),
     ],
 )
 def test_what_cannot_be_is_named(more: dict[str, Any], message: str) -> None:
@@ -182,7 +184,7 @@ def test_what_cannot_be_is_named(more: dict[str, Any], message: str) -> None:
         "function": lambda record: None,
     }
     with pytest.raises(ConfigError, match=message):
-        build_process_window_op(**{**given, **more})
+        build_process_window_op(**process_words(**{**given, **more}))
 
 
 @pytest.mark.slow

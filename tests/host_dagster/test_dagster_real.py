@@ -12,6 +12,7 @@ import pytest
 
 from kafka_ordered_ops import __version__
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.dagster import window_id_of
 from tests.support.airflow_support import Process
 from tests.support.dagster_house import (
     HOUR,
@@ -254,7 +255,7 @@ def test_a_step_and_then_its_run_are_tried_again(house: House) -> None:
     again = house.dagster.reexecute(run_id, "FROM_FAILURE")
     house.dagster.await_run(again)
     [told] = house.dagster.told("tried_again")[None]
-    assert told["kafka_ordered_ops/window_id"] == f"tried_again/{run_id}"
+    assert told["kafka_ordered_ops/window_id"] == window_id_of("tried_again", run_id)
     assert told["run_id"] == again
     assert delivered(told["dagster/uri"]) == wanted
     assert told["dagster/row_count"] == len(wanted)

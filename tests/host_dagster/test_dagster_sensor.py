@@ -12,18 +12,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafka_ordered_ops.core.errors import (
-    BrokerUnreachableError,
-    ConfigError,
-    UnknownTopicError,
-)
+from kafka_ordered_ops import BrokerUnreachableError, ConfigError, UnknownTopicError, Window
 from kafka_ordered_ops.core.liveness.liveness import Liveness
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.dagster import (
     KafkaResource,
     build_ordered_window_asset,
     build_partitions_live_sensor,
+    window_id_of,
 )
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor, merged
 from kafka_ordered_ops.windows import OrderedWindows, Policy
@@ -129,12 +125,12 @@ def test_nothing_is_asked_for_twice(
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[0], KEYS[5])]
     told = ticks.skipped()
-    assert "2026-01-05-00:00 to 2026-01-05-05:00 (6): asked for, and not delivered yet" in told
+    assert "2026-01-05-00:00 to 2026-01-05-05:00 (6): requested, and not delivered yet" in told
     write(produce, hours, 7)
     assert ticks.asked() == [(KEYS[6], KEYS[6])]
-    assert "(7): asked for" in ticks.skipped()
+    assert "(7): requested" in ticks.skipped()
     house.materialize(asset, (KEYS[0], KEYS[6]))
-    assert "asked for" not in ticks.skipped()
+    assert "requested" not in ticks.skipped()
     assert json.loads(ticks.cursor or "")["assets"][0]["asked"] == []
     write(produce, hours, 8)
     assert ticks.asked() == [(KEYS[7], KEYS[7])]
@@ -234,7 +230,8 @@ def test_a_topic_that_is_no_longer_asked_for_does_not_count(
     for name in (kept, left):
         for hour in (0, 1):
             write(produce, name, hour)
-    house.materialize(eight(house, kept, group_id, topics=[kept, left]), KEYS[0])
+    both = Window([kept, left], starting_offsets="earliest")
+    house.materialize(eight(house, kept, group_id, window=both), KEYS[0])
     asset = eight(house, kept, group_id)
     write(produce, kept, 2)
     ticks = Ticks(house, asset)
@@ -242,10 +239,10 @@ def test_a_topic_that_is_no_longer_asked_for_does_not_count(
     with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         # The group is told, as by the command line.
         asked = Window([kept], FIRST + HOUR * 2, since=FIRST + HOUR)
-        windows.plan(asked, f"orders/{KEYS[1]}", Policy(redefine=True))
+        windows.plan(asked, window_id_of("orders", KEYS[1]), Policy(redefine=True))
     house.materialize(asset, KEYS[1])
     told = ticks.skipped()
-    assert "asked for" not in told
+    assert "requested" not in told
     assert "2026-01-05-02:00 to 2026-01-05-07:00 (6)" in told
 
 
@@ -315,7 +312,7 @@ def test_the_cursor_survives_other_definitions(
         fmt="%Y-%m-%dT%H",
     )
     ticks.replace(copied(house, hours, group_id, partitions_def=two_hours))
-    assert "2026-01-05T00 to 2026-01-05T04 (3): asked for" in ticks.skipped()
+    assert "2026-01-05T00 to 2026-01-05T04 (3): requested" in ticks.skipped()
     write(produce, hours, 8)
     assert ticks.asked() == [("2026-01-05T06", "2026-01-05T06")]
     ticks.replace(eight(house, hours, group_id, key="others"))
@@ -375,7 +372,7 @@ def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
     produce([(name, 0, None, b"x", round((this_hour() - HOUR * 3).timestamp() * 1000), ())])
     [first] = ticks.tick()
     assert (first.partition_key, first.partition_key_range) == (None, None)
-    assert "asked for, and not delivered yet" in ticks.skipped()
+    assert "requested, and not delivered yet" in ticks.skipped()
     house.materialize(asset)
     # The run has taken what came before it began.
     assert ticks.skipped() == NOTHING_LEFT
@@ -392,7 +389,7 @@ def test_a_serial_asset_is_asked_for_one_by_one(
     ticks = Ticks(house, asset)
     for key in KEYS[:2]:
         assert ticks.asked() == [(key, key)]
-        assert "asked for, and not delivered yet" in ticks.skipped()
+        assert "requested, and not delivered yet" in ticks.skipped()
         house.materialize(asset, key)
     assert ticks.asked() == [(KEYS[2], KEYS[2])]
 
@@ -421,7 +418,7 @@ def _daily(**more: Any) -> dg.AssetsDefinition:
 @pytest.mark.parametrize(
     ("assets", "more", "told"),
     [
-        ([], {}, "needs an asset"),
+        ([], {}, "needs at least one asset"),
         (["orders"], {}, "not an asset of windows"),
         ([dg.AssetsDefinition(specs=[dg.AssetSpec("a")])], {}, "not an asset of windows"),
         ([_daily()], {}, "give every="),

@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import dagster as dg
 import pytest
 
+from kafka_ordered_ops import Application, Copy, OpenWindow
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     build_ordered_window_asset,
     ordered_window_asset,
+    window_id_of,
 )
+from kafka_ordered_ops.spark import read_windows
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.dagster_support import KEYS, House, expected, failure_of, windows_of
 from tests.support.dagster_support import hours as hours
@@ -62,13 +68,83 @@ def test_a_session_in_the_step(
     check_delivered(house, 1, last)
 
 
+def test_a_session_that_the_step_starts(
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its first use, for that window and all after it, whose last one ends it."""
+    running: list[int] = []
+    said: list[str] = []
+
+    @contextmanager
+    def session(*_given: Any) -> Iterator[Any]:
+        is_ours = not running
+        if is_ours:
+            said.append("started")
+            running.append(len(said))
+        yield SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl=None), number=running[0])
+        if is_ours:
+            said.append("ended")
+            running.clear()
+
+    # The tests' own session runs in this process.
+    monkeypatch.setattr("kafka_ordered_ops.spark.environment.has_session", lambda: bool(running))
+    monkeypatch.setattr("kafka_ordered_ops.spark.job_session.job_session", session)
+
+    @ordered_window_asset(**windows_of(house, hours, group_id))
+    def orders(window: OpenWindow) -> None:
+        said.append(window.window_id[11:16])
+        if window.window_id != window_id_of("orders", KEYS[1]):
+            said.append(f"in {window.spark.number}")
+        window.write(window.to_arrow())
+
+    house.materialize(orders, (KEYS[1], KEYS[4]))
+    check_delivered(house, 1, 4)
+    assert said == [
+        *("01-00", "02-00", "started", "in 3"),
+        *("03-00", "in 3", "04-00", "in 3", "ended"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("job", "reads"),
+    [
+        (Copy(), 0),
+        (Copy("python"), 1),
+        (Copy(conf={"spark.sql.shuffle.partitions": "2"}), 1),
+    ],
+)
+def test_a_copy_by_spark(
+    house: House,
+    hours: str,
+    group_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    job: Copy,
+    reads: int,
+) -> None:
+    """An engine of Spark, or settings of a session, start Spark; without either this process copies."""
+    read: list[object] = []
+
+    def counted(*given: Any, **options: Any) -> Any:
+        read.append(given)
+        return read_windows(*given, **options)
+
+    monkeypatch.setattr("kafka_ordered_ops.spark.read_windows", counted)
+    orders = build_ordered_window_asset(**windows_of(house, hours, group_id), job=job)
+    house.materialize(orders, (KEYS[0], KEYS[2]))
+    check_delivered(house, 0, 2)
+    assert len(read) == reads
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit(house: House, hours: str, group_id: str, tmp_path: Path) -> None:
     """The application asks for its windows; its log lines are the step's."""
     job = application(tmp_path, COPY)
     given = windows_of(house, hours, group_id)
-    orders = build_ordered_window_asset(**given, application=job, submit=small())
+    orders = build_ordered_window_asset(**given, job=Application(job, submit=small()))
     house.materialize(orders, (KEYS[0], KEYS[2]))
     check_delivered(house, 0, 2)
 

@@ -11,8 +11,7 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.events import AssetKey
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Folder, OrderedWindows, Window
 from kafka_ordered_ops.dagster import (
     KafkaResource,
     build_ordered_window_asset,
@@ -51,11 +50,9 @@ def made(build: Any, root: str, options: Any) -> Any:
     """An asset or op that copies the topic."""
     name = {"key": "orders"} if build is build_ordered_window_asset else {"name": "orders"}
     return build(
-        topics=["t"],
+        window=Window(["t"], starting_offsets="earliest"),
         group_id=GROUP,
-        starting_offsets="earliest",
-        output=root,
-        storage_options=options,
+        output=Folder(root, storage_options=options),
         on_not_live="ignore",
         **name,
     )
@@ -118,12 +115,13 @@ def test_a_yaml_file_has_the_options(
     root = "s3://bucket/dagster/yaml"
     attributes = {
         "key": "orders",
-        "topics": ["t"],
+        "window": {"topics": ["t"], "starting_offsets": {"t": "earliest"}},
         "group_id": GROUP,
-        "starting_offsets": "earliest",
         "on_not_live": "ignore",
-        "output": root,
-        "storage_options": {**server, "aws_secret_access_key": "{{ env.LAKE_SECRET }}"},
+        "output": {
+            "path": root,
+            "storage_options": {**server, "aws_secret_access_key": "{{ env.LAKE_SECRET }}"},
+        },
     }
     kind = "kafka_ordered_ops.dagster.OrderedWindowComponent"
     folder: Path = sandbox.defs_folder_path / "orders"
@@ -170,20 +168,18 @@ def test_wrong_credentials_are_refused_before_the_plan(
 @pytest.mark.parametrize(
     ("output", "options", "told"),
     [
-        (None, {"token": CANARY}, "give output="),
         ("s3://bucket/x", CANARY, "is a str"),
         ("s3://bucket/x", {1: CANARY}, "is a dict"),
         ("s3://bucket/x", KafkaResource(config={"sasl.password": CANARY}), "is a KafkaResource"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_written(
-    output: str | None, options: Any, told: str
+    output: str, options: Any, told: str
 ) -> None:
     """When the code location is loaded, without their values."""
-    where: dict[str, Any] = {"table": "lake.x"} if output is None else {"output": output}
     with pytest.raises(ConfigError, match=told) as raised:
         build_ordered_window_asset(
-            key="a", topics="t", group_id="g", storage_options=options, **where
+            key="a", topics="t", group_id="g", output=Folder(output, storage_options=options)
         )
     assert CANARY not in str(raised.value)
 

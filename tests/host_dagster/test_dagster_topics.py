@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError, UnknownTopicError
+from kafka_ordered_ops import BrokerUnreachableError, ConfigError, UnknownTopicError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster import (
     KafkaResource,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from dagster.components.testing.utils import DefsFolderSandbox
 
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError, UnknownTopicError
+from kafka_ordered_ops import BrokerUnreachableError, ConfigError, UnknownTopicError
 from kafka_ordered_ops.dagster import KafkaResource, KafkaResourceComponent, KafkaTopicsComponent
 from kafka_ordered_ops.dagster.components import topics_component
 from tests.conftest import MakeTopic
@@ -94,9 +94,8 @@ def test_a_pipeline_without_python(
     write(sandbox, "topics", "KafkaTopicsComponent", topics=[hours], topic_key_prefix="cluster/a")
     window = {
         "key": "lake/orders",
-        "topics": [hours],
+        "window": {"topics": [hours], "starting_offsets": "earliest"},
         "group_id": group_id,
-        "starting_offsets": "earliest",
     }
     partitions = {"type": "hourly", "start_date": "2026-01-05-00:00"}
     write(

@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.offset_map.parallel_consumer import (
     encode_parallel_consumer_map,
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.kafka.committed_offsets import METADATA_BYTES_MAX, CommittedOffset
+from kafka_ordered_ops.kafka.offsets.committed_offsets import METADATA_BYTES_MAX, CommittedOffset
 from tests.conftest import MakeTopic, Produce
 from tests.interop.conftest import Consume
 from tests.support.parallel_consumer import (

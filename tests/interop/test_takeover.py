@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kafka_ordered_ops.core.errors import GroupHandedOverError
+from kafka_ordered_ops import GroupHandedOverError
 from kafka_ordered_ops.core.types import ProgressFormat
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic

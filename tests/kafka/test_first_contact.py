@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import socket
 import ssl
@@ -16,16 +15,19 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops import OrderedReader, OrderedWindows, Window
-from kafka_ordered_ops.core.arguments import FILE_SETTINGS, DefaultTimeout
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthenticationError,
     BrokerUnreachableError,
+    ClientSettings,
     ConfigError,
     KafkaOrderedOpsError,
+    OrderedReader,
+    OrderedWindows,
     ReadTimeoutError,
     TlsError,
+    Window,
 )
+from kafka_ordered_ops.core.arguments import FILE_SETTINGS, DefaultTimeout
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.embedded import EmbeddedKafka
@@ -34,9 +36,9 @@ from kafka_ordered_ops.kafka.client import asking
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.read.reader import RangeReader
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.queries.topics import topic_names
 from tests.conftest import MakeTopic, Produce
+from tests.support.answering import answering
 from tests.support.certificates import write_certificates
 from tests.support.forwarding import forwarded
 from tests.support.wire import set_quota
@@ -78,26 +80,6 @@ def _saying(words: bytes) -> Iterator[str]:
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def _answering(answer: tuple[int, bytes]) -> Iterator[str]:
-    """An HTTP server that answers everything in one way; its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(answer[0])
-            self.send_header("Content-Length", str(len(answer[1])))
-            self.end_headers()
-            self.wfile.write(answer[1])
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 # --- nothing listens ---------------------------------------------------------------------------
@@ -301,7 +283,7 @@ def test_an_identity_provider_that_fails_is_named_while_it_is_waited_for(
 ) -> None:
     """The client repeats its request for more than a minute before it reports anything; retriable."""
     caplog.set_level("INFO")
-    with _answering((503, b"busy")) as provider:
+    with answering((503, b"busy")) as provider:
         error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=5)
     assert isinstance(error, BrokerUnreachableError)
     assert error.retriable
@@ -317,7 +299,7 @@ def test_the_answer_of_an_identity_provider_that_fails_is_shown(
 ) -> None:
     """Where the call's limit allows it: with its status, its address, and its text once; retriable."""
     caplog.set_level("INFO")
-    with _answering((503, b"busy")) as provider:
+    with answering((503, b"busy")) as provider:
         error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=120.0, lookup_timeout_s=110.0)
     assert isinstance(error, BrokerUnreachableError)
     assert error.retriable
@@ -327,7 +309,7 @@ def test_the_answer_of_an_identity_provider_that_fails_is_shown(
 
 def test_an_identity_provider_that_refuses_is_named() -> None:
     """Before the time is over, as refused credentials: of the provider, not of the broker."""
-    with _answering((401, b'{"error":"invalid_client"}')) as provider:
+    with answering((401, b'{"error":"invalid_client"}')) as provider:
         error, _ = _failure(_oidc("127.0.0.1:1", provider), timeout_s=20)
     assert isinstance(error, AuthenticationError)
     assert "the identity provider refuses the credentials" in str(error)

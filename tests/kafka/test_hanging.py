@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_ordered_ops.core.errors import BrokerError
+from kafka_ordered_ops import BrokerError
 from kafka_ordered_ops.kafka.client.hanging import HUNG_MAX, call_within
 
 

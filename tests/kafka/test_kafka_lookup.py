@@ -8,10 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError, UnknownTopicError
+from kafka_ordered_ops import BrokerUnreachableError, ClientSettings, ConfigError, UnknownTopicError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED

@@ -17,25 +17,25 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerError,
     BrokerUnreachableError,
+    ClientSettings,
     ConfigError,
     LedgerUnavailableError,
     OffsetMapTooLargeError,
 )
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka import committed_offsets
 from kafka_ordered_ops.kafka.client.librdkafka import TransactionCallError, library
-from kafka_ordered_ops.kafka.committed_offsets import (
+from kafka_ordered_ops.kafka.offsets import committed_offsets
+from kafka_ordered_ops.kafka.offsets.committed_offsets import (
     METADATA_BYTES_MAX,
     CommittedOffset,
     read_committed_offsets,
     send_offsets_to_transaction,
 )
-from kafka_ordered_ops.kafka.group_offsets import set_committed_offsets
-from kafka_ordered_ops.kafka.outside_commits import OutsideCommits
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.offsets.group_offsets import set_committed_offsets
+from kafka_ordered_ops.kafka.offsets.outside_commits import OutsideCommits
 from tests.conftest import MakeTopic
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import threading
@@ -15,8 +14,9 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
+    ClientSettings,
     ConfigError,
     CorruptRecordError,
     ReadTimeoutError,
@@ -25,21 +25,23 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.record_schema import CREATE_TIME, LOG_APPEND_TIME, RECORD_SCHEMA
-from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
-from kafka_ordered_ops.kafka.read.reader import JUMP_OFFSETS_MIN, RangeReader
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.ports import open_reader
+from kafka_ordered_ops.kafka.read.reader import JUMP_OFFSETS_MIN
+from kafka_ordered_ops.kafka.settings import ReaderKind
 from tests.conftest import MakeTopic
 from tests.support.logs import read_ranges
+from tests.support.readers import READERS
 from tests.support.wire import write_batch
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 Wanted = dict[TopicPartition, OffsetSet]
 
 
-@pytest.fixture
-def settings(bootstrap: str) -> ClientSettings:
-    """Nothing but the broker's address."""
-    return ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
+@pytest.fixture(params=READERS)
+def settings(bootstrap: str, request: pytest.FixtureRequest) -> ClientSettings:
+    """The broker's address, and what reads."""
+    return ClientSettings.from_mapping({"bootstrap.servers": bootstrap, "reader": request.param})
 
 
 def write(settings: ClientSettings, tp: TopicPartition, values: Iterable[object]) -> None:
@@ -83,7 +85,7 @@ def read(
         assert set(batch["partition"].to_pylist()) == {tp.partition}
         came.setdefault(tp, []).extend(offsets_of(batch))
     scanned: dict[TopicPartition, list[int]] = {}
-    with RangeReader(settings, "g", isolation, wanted, stall_timeout_s=20, **options) as reader:
+    with open_reader(settings, "g", isolation, wanted, stall_timeout_s=20, **options) as reader:
         for part in reader.timestamps():
             assert len(part.offsets) == len(part.timestamps_ms)
             if len(part.offsets):
@@ -145,12 +147,19 @@ def test_a_header_that_is_no_text(
 def test_a_header_whose_name_the_client_cuts(
     settings: ClientSettings, bootstrap: str, topic: MakeTopic, name_of_header: bytes
 ) -> None:
-    """It is found and named, and not handed out under another name."""
+    """It is never handed out under another name: librdkafka's reader finds and names it, and the native one has it whole."""
     name = topic()
     tp = TopicPartition(name, 0)
     write(settings, tp, range(3))
     write_batch(bootstrap, name, [1], header=b"whole")
     write_batch(bootstrap, name, [1], header=name_of_header)
+    if settings.reader is ReaderKind.NATIVE:
+        whole = pa.Table.from_batches(
+            read_ranges(settings, "g", COMMITTED, {tp: OffsetSet.of((0, 5))})
+        )
+        [header] = whole.to_pylist()[4]["headers"]
+        assert header["key"] == name_of_header.decode()
+        return
     with pytest.raises(CorruptRecordError, match=rf"{name}\[0]@4 has a NUL") as caught:
         list(read_ranges(settings, "g", COMMITTED, {tp: OffsetSet.of((0, 5))}))
     assert caught.value.unreadable == {str(tp): [(4, 5)]}
@@ -194,7 +203,7 @@ def test_odd_timestamps_are_data(settings: ClientSettings, topic: MakeTopic) -> 
     wanted = {TopicPartition(name, 0): OffsetSet.of((0, len(stamps)))}
     table = pa.Table.from_batches(read_ranges(settings, "g", COMMITTED, wanted))
     assert table["timestamp"].cast(pa.int64()).to_pylist()[1:] == stamps[1:]
-    with RangeReader(settings, "g", COMMITTED, wanted) as reader:
+    with open_reader(settings, "g", COMMITTED, wanted) as reader:
         scanned = np.concatenate([part.timestamps_ms for part in reader.timestamps()])
     assert scanned.tolist()[1:] == stamps[1:]
 
@@ -339,7 +348,7 @@ def test_retention_inside_a_hole_loses_nothing(settings: ClientSettings, topic: 
     small = {"message.max.bytes": 1_000, "fetch.max.bytes": 1_000, "queued.min.messages": 1}
     few_at_once = settings.merged({**small, "max.partition.fetch.bytes": 100})
     wanted = {tp: OffsetSet.of((0, 10), (2_900, 3_000))}
-    with RangeReader(few_at_once, "g", COMMITTED, wanted, batch_records=10) as reader:
+    with open_reader(few_at_once, "g", COMMITTED, wanted, batch_records=10) as reader:
         for batch in reader.batches():
             if not came:
                 target = ClientTopicPartition(tp.topic, tp.partition, 2_900)
@@ -363,7 +372,7 @@ def test_a_partition_can_be_stopped_early(settings: ClientSettings, topic: MakeT
         write(settings, tp, range(5_000))
     wanted = {first: OffsetSet.of((0, 5_000)), second: OffsetSet.of((0, 5_000))}
     counts = {first: 0, second: 0}
-    with RangeReader(settings, "g", COMMITTED, wanted, batch_records=100) as reader:
+    with open_reader(settings, "g", COMMITTED, wanted, batch_records=100) as reader:
         for part in reader.timestamps():
             counts[part.tp] += len(part.offsets)
             if part.tp == first:
@@ -382,7 +391,7 @@ def test_only_the_asked_columns_are_read(settings: ClientSettings, topic: MakeTo
     batches = list(read_ranges(settings, "g", COMMITTED, wanted, columns=["value", "offset"]))
     assert [batch.schema.names for batch in batches] == [["value", "offset"]]
     with pytest.raises(ConfigError, match="vlaue"):
-        RangeReader(settings, "g", COMMITTED, wanted, columns=["vlaue"])
+        open_reader(settings, "g", COMMITTED, wanted, columns=["vlaue"])
 
 
 def test_what_a_spark_task_needs_can_be_pickled(settings: ClientSettings, topic: MakeTopic) -> None:
@@ -438,7 +447,7 @@ def test_a_missing_topic_is_told_long_before_the_stall_time(
     settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quiet reader asks the cluster whether its topics exist."""
-    monkeypatch.setattr("kafka_ordered_ops.kafka.read.reader.QUIET_S", 0.5)
+    monkeypatch.setattr("kafka_ordered_ops.kafka.read.quiet.QUIET_S", 0.5)
     wanted = {TopicPartition("no-such-topic", 0): OffsetSet.of((0, 1))}
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         list(read_ranges(settings, "g", COMMITTED, wanted))
@@ -448,52 +457,9 @@ def test_an_unreachable_broker_is_named_after_the_stall_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error is the broker's, with its reason, and can be retried."""
-    monkeypatch.setattr("kafka_ordered_ops.kafka.read.reader.EXPLAIN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("kafka_ordered_ops.kafka.read.quiet.EXPLAIN_TIMEOUT_S", 1.0)
     settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
     wanted = {TopicPartition("t", 0): OffsetSet.of((0, 1))}
     with pytest.raises(BrokerUnreachableError, match="refused") as caught:
         list(read_ranges(settings, "g", COMMITTED, wanted, stall_timeout_s=0.5))
     assert caught.value.retriable
-
-
-def test_a_read_of_few_offsets_fetches_few_bytes(
-    settings: ClientSettings, topic: MakeTopic, group_id: str
-) -> None:
-    """Of a thousand records in the middle of a log: little more than their size, as a plan of single chunks reads them."""
-    name, size = topic(), 500
-    # Batches as other clients write them.
-    producer = Producer(settings.producer(batch_size=16_384))
-    for _ in range(20_000):
-        producer.produce(name, random.randbytes(size), partition=0)
-    assert producer.flush(30) == 0
-    few = {TopicPartition(name, 0): OffsetSet.of((9_000, 10_000))}
-    received: list[int] = []
-
-    def count_bytes(text: str) -> None:
-        received.append(sum(one["rxbytes"] for one in json.loads(text)["brokers"].values()))
-
-    reader = RangeReader(settings, group_id, Isolation.READ_COMMITTED, few)
-    reader._config |= {"statistics.interval.ms": "10", "stats_cb": count_bytes}  # type: ignore[dict-item]
-    with reader:
-        assert sum(batch.offsets.size for batch in reader.timestamps()) == 1_000
-        before = len(received)
-        while len(received) < before + 20:
-            reader._open_consumer().poll(0.05)
-    assert received[-1] < 1.6 * 1_000 * size
-
-
-@pytest.mark.parametrize(("partitions", "wait_ms"), [(1, 100), (300, 300), (3_000, 1_000)])
-def test_a_follower_of_many_quiet_partitions_asks_seldom(
-    settings: ClientSettings, partitions: int, wait_ms: int
-) -> None:
-    """Each fetch names all of them; a read with an end feels the end within the time of few."""
-    every = [TopicPartition("t", number) for number in range(partitions)]
-    own = ClientSettings.from_mapping({"bootstrap.servers": "b", "fetch.wait.max.ms": 50})
-    for by, end, expected in (
-        (settings, INT64_MAX, wait_ms),
-        (settings, 10**9, 100),
-        (own, INT64_MAX, 50),
-    ):
-        wanted = dict.fromkeys(every, OffsetSet.of((5, end)))
-        reader = RangeReader(by, "g", Isolation.READ_COMMITTED, wanted)
-        assert reader._config["fetch.wait.max.ms"] == str(expected)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import pickle
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthenticationError,
     AuthorizationError,
     BrokerError,
     BrokerUnreachableError,
+    ClientSettings,
     ConfigError,
     CorruptRecordError,
     KafkaOrderedOpsError,
@@ -21,11 +23,14 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.known_settings import ALLOWED_KEYS
+from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.properties import parse_properties
-from kafka_ordered_ops.kafka.settings import ClientSettings, SettingValue
+from kafka_ordered_ops.kafka.read import native_options
+from kafka_ordered_ops.kafka.settings import SettingValue
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SASL: dict[str, SettingValue] = {
@@ -377,3 +382,17 @@ def test_what_no_client_could_connect_to_is_refused(brokers: str) -> None:
     for given in (brokers, {"metadata.broker.list": brokers}):
         with pytest.raises(ConfigError, match=r"broker|bootstrap"):
             ClientSettings.of(given)
+
+
+def test_the_native_reader_is_asked_for_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is an error; nobody who has not asked for it hears of it."""
+    monkeypatch.setattr(native_options, "_module", lambda: None)
+    wanted = {TopicPartition("orders", 0): OffsetSet.of((0, 1))}
+    with caplog.at_level(logging.INFO):
+        open_reader(ClientSettings.of("b:1"), "g", Isolation.READ_COMMITTED, wanted)
+    assert caplog.text == ""
+    by_native = ClientSettings.of({"bootstrap.servers": "b:1", "reader": "native"})
+    with pytest.raises(ConfigError, match="not installed"):
+        open_reader(by_native, "g", Isolation.READ_COMMITTED, wanted)

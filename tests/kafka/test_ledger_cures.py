@@ -9,15 +9,14 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerLostError
+from kafka_ordered_ops import Committed, LedgerCorruptError, LedgerLostError
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.group.ledger_rules import topic_id_bytes
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, encode_offset_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.bounds import Committed
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.outside_commits import OutsideCommits
+from kafka_ordered_ops.kafka.offsets.outside_commits import OutsideCommits
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.ledger_support import begun as begun
 from tests.support.ledger_support import committed_offset, key_of, place_of, put, service, stored

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerLostError, WindowSupersededError
+from kafka_ordered_ops import Earliest, LedgerCorruptError, LedgerLostError, WindowSupersededError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.ledger_support import (
     Headers,

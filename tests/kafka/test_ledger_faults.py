@@ -20,20 +20,20 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthorizationError,
     ConfigError,
+    Earliest,
     LedgerError,
     LedgerLostError,
     RecordTooLargeError,
+    Window,
 )
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import ClientSettings
 from kafka_ordered_ops.core.group.ledger.records import RecordName, record_key
 from kafka_ordered_ops.kafka.ledger import queue
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place, Tickets
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.stored_text import garbage
 
 WAIT_S = 60.0

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Committed,
     ConfigError,
     LedgerCorruptError,
     LedgerError,
     LedgerVersionError,
 )
-from kafka_ordered_ops.core.window.bounds import Committed
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.cli_support import cli
 from tests.support.ledger_support import Headers, key_of, place_of, put, service, stored

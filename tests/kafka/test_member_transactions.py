@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import CommitRefusedError, RecordTooLargeError, UnknownTopicError
+from kafka_ordered_ops import CommitRefusedError, RecordTooLargeError, UnknownTopicError
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.processing.new_record import NewRecord
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.ports import open_lookup, open_member, open_reader, open_transactions
+from kafka_ordered_ops.processing import NewRecord
 from tests.kafka.test_membership import throw_out
 from tests.support.both_worlds import world as world
 from tests.support.broker_world import BrokerWorld

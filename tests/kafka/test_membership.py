@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
+    ClientSettings,
     CommitRefusedError,
     ConfigError,
+    Earliest,
     GroupInUseError,
     NotShareableError,
     UnknownTopicError,
     WindowGroupError,
 )
-from kafka_ordered_ops.core.membership import Membership, MembershipChange, OnRevoke
+from kafka_ordered_ops.core.cluster.membership import Membership, MembershipChange, OnRevoke
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.membership import GroupMember
+from kafka_ordered_ops.kafka.members.membership import GroupMember
+from kafka_ordered_ops.kafka.offsets.committed_offsets import CommittedOffset
 from kafka_ordered_ops.kafka.ports import MembershipDoor, open_member
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.conftest import MakeTopic
 from tests.support import wire
@@ -284,7 +284,7 @@ def settings(bootstrap: str) -> ClientSettings:
 _KILLED = """
 import sys, time
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.membership import GroupMember
+from kafka_ordered_ops.kafka.members.membership import GroupMember
 from kafka_ordered_ops.kafka.settings import ClientSettings
 bootstrap, group, topic, session_timeout_s = sys.argv[1:]
 with GroupMember(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -11,17 +12,17 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    ClientSettings,
     CommitRefusedError,
     CommitUnknownError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka import membership as membership_module
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, commit_as_member
-from kafka_ordered_ops.kafka.membership import GroupMember
+from kafka_ordered_ops.kafka.members import membership as membership_module
+from kafka_ordered_ops.kafka.members.membership import GroupMember
+from kafka_ordered_ops.kafka.offsets.committed_offsets import CommittedOffset, commit_as_member
 from kafka_ordered_ops.kafka.ports import MembershipDoor, read_committed_offsets
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 from tests.support import wire
 from tests.support.members import until, until_shared
@@ -74,6 +75,40 @@ def test_a_commit_without_an_answer_is_read_back(
         member.commit({tp: 4})
         assert len(tries) == (1 if stored else 2)
         assert member.committed([tp]) == {tp: CommittedOffset(4)}
+
+
+@pytest.mark.parametrize("answer", ["at once", "not in time"])
+def test_another_thread_commits_while_partitions_are_given_up(
+    settings: ClientSettings,
+    topic: MakeTopic,
+    group_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+) -> None:
+    """The client lets one thread at a time in, and the one that polls waits here for the other."""
+    if answer == "not in time":
+
+        def commit_late(consumer: Any, offsets: Any, *, timeout_s: float) -> KafkaError | None:
+            error = commit_as_member(consumer, offsets, timeout_s=timeout_s)
+            return error or KafkaError(KafkaError._TIMED_OUT)
+
+        monkeypatch.setattr(membership_module, "commit_as_member", commit_late)
+    name = topic(partitions=2)
+    revoked: set[TopicPartition] = set()
+
+    def on_revoke(partitions: frozenset[TopicPartition]) -> None:
+        other.submit(first.commit, dict.fromkeys(partitions, 3)).result(TIMEOUT_S)
+        revoked.update(partitions)
+
+    with (
+        ThreadPoolExecutor(1) as other,
+        GroupMember(settings, group_id, [name], on_revoke=on_revoke) as first,
+    ):
+        until_shared(first, partitions=2)
+        with GroupMember(settings, group_id, [name]) as second:
+            until_shared(first, second, partitions=2)
+            [moved] = revoked
+            assert second.committed([moved]) == {moved: CommittedOffset(3)}
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,22 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    ClientSettings,
     ConfigError,
     KafkaOrderedOpsError,
     RecordsLostError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.cluster.reading import Turn, position_in_log
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.reading import Turn, position_in_log
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
-from kafka_ordered_ops.kafka.read import reader as reader_module
+from kafka_ordered_ops.kafka.read import quiet
 from kafka_ordered_ops.kafka.read.explain import check_not_truncated
 from kafka_ordered_ops.kafka.read.progress import JUMP_OFFSETS_MIN, Progress
 from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.kafka.read.taking import WAIT_SLICE_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.both_worlds import world as world
 from tests.support.memory_world import MemoryWorld
 from tests.support.windows_support import TIMEOUT_S
@@ -233,8 +233,8 @@ def test_a_deleted_topic_is_noticed_while_another_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client does not report it; after a stop the others are read on."""
-    monkeypatch.setattr(reader_module, "QUIET_S", 0.3)
-    monkeypatch.setattr(reader_module, "STILL_QUIET_S", 0.3)
+    monkeypatch.setattr(quiet, "QUIET_S", 0.3)
+    monkeypatch.setattr(quiet, "STILL_QUIET_S", 0.3)
     world.create("orders")
     world.create("payments")
     kept, gone = world.tp("orders"), world.tp("payments")
@@ -347,8 +347,8 @@ def test_a_turn_ends_soon_without_records(world: World) -> None:
 
 def test_a_cluster_that_is_away_makes_no_turn_fail_or_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows whether it comes back; the question about topics is bounded as well."""
-    monkeypatch.setattr(reader_module, "QUIET_S", 0.1)
-    monkeypatch.setattr(reader_module, "LOOK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(quiet, "QUIET_S", 0.1)
+    monkeypatch.setattr(quiet, "LOOK_TIMEOUT_S", 0.3)
     settings = ClientSettings.of("127.0.0.1:1")
     wanted = {TopicPartition("t", 0): from_(0)}
     with RangeReader(settings, "g", COMMITTED, wanted, stall_timeout_s=0.01) as reader:
@@ -373,7 +373,7 @@ def test_an_unreachable_model_makes_no_turn_fail() -> None:
 
 def test_a_topic_that_never_was_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quiet reader asks the cluster whether its topics exist, those added later as well."""
-    monkeypatch.setattr(reader_module, "QUIET_S", 0.3)
+    monkeypatch.setattr(quiet, "QUIET_S", 0.3)
     with tail(world) as reader:
         reader.add(world.tp("nothing"), from_(0))
         assert "nothing" in str(Tail(reader).until_error(UnknownTopicError))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
+    ClientSettings,
     KafkaOrderedOpsError,
     RecordTooLargeError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.processing.new_record import NewRecord
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.kafka.ports import WriterDoor, open_lookup, open_writer
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.processing import NewRecord
 from tests.support.both_worlds import world as world
 from tests.support.broker_world import BrokerWorld
 from tests.support.windows_support import TIMEOUT_S

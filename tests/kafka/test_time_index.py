@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from kafka_ordered_ops import AtTime, Earliest, Window
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import AtTime, Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.time_index import IndexAnswer, first_at_or_after
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    ClientSettings,
     CorruptRecordError,
+    Earliest,
     ReadError,
     RecordsLostError,
     RecordTooLargeError,
+    Window,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
-from kafka_ordered_ops.kafka.read import reader as reader_module
-from kafka_ordered_ops.kafka.read.reader import RangeReader
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
+from kafka_ordered_ops.kafka.read import quiet
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.queries.groups import list_groups
 from tests.conftest import MakeTopic, Produce
@@ -32,6 +33,7 @@ from tests.support.bombs import BOMB, put_batch
 from tests.support.ledger_support import ledger as ledger
 from tests.support.ledger_support import place_of, service
 from tests.support.logs import read_plan, read_ranges
+from tests.support.readers import READERS
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at, before, offsets_of
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -46,6 +48,16 @@ def settings(bootstrap: str, **more: str) -> ClientSettings:
             **{key.replace("_", "."): one for key, one in more.items()},
         }
     )
+
+
+#: Settings of a client on the broker, with more of them.
+By = Callable[..., ClientSettings]
+
+
+@pytest.fixture(params=READERS)
+def by(bootstrap: str, request: pytest.FixtureRequest) -> By:
+    """Either reader reads."""
+    return partial(settings, bootstrap, reader=request.param)
 
 
 def small(produce: Produce, topic: str, seconds: Sequence[float]) -> None:
@@ -85,12 +97,12 @@ def read(
     ],
 )
 def test_a_batch_beyond_the_limit_is_named_with_its_offsets(
-    bootstrap: str, bombed: str, wanted: OffsetSet, lost: list[tuple[int, int]]
+    by: By, bombed: str, wanted: OffsetSet, lost: list[tuple[int, int]]
 ) -> None:
     """All of them that are wanted, what takes to read it, and how to go on without."""
     found: list[int] = []
     with pytest.raises(RecordTooLargeError) as caught:
-        read(settings(bootstrap), bombed, wanted, into=found)
+        read(by(), bombed, wanted, into=found)
     assert found == [offset for offset in range(3) if offset in wanted]
     assert caught.value.unreadable == {f"{bombed}[0]": lost}
     text = str(caught.value)
@@ -99,7 +111,7 @@ def test_a_batch_beyond_the_limit_is_named_with_its_offsets(
     assert "on_data_loss='warn'" in text
     # What it names is enough.
     enough = text.split(f"set {LIMIT} to ")[1].split(" or more")[0].replace(",", "")
-    assert read(settings(bootstrap, receive_message_max_bytes=enough), bombed, wanted) == [
+    assert read(by(receive_message_max_bytes=enough), bombed, wanted) == [
         offset for offset in range(10) if offset in wanted
     ]
 
@@ -114,34 +126,39 @@ def test_a_batch_beyond_the_limit_is_named_with_its_offsets(
     ],
 )
 def test_a_batch_is_passed_over_where_nothing_in_it_is_wanted(
-    bootstrap: str, bombed: str, wanted: OffsetSet
+    by: By, bombed: str, wanted: OffsetSet
 ) -> None:
     """As when its offsets are lost: the records around it are read."""
-    assert read(settings(bootstrap), bombed, wanted) == [n for n in range(10) if n in wanted]
+    assert read(by(), bombed, wanted) == [n for n in range(10) if n in wanted]
 
 
 def test_a_batch_whose_end_is_not_found_is_not_passed_over(
-    windows: OrderedWindows, bombed: str, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, group_id: str, ledger: str, bombed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody answers in time: the error names no offsets, nothing counts as lost, and the next attempt finds them."""
-    with monkeypatch.context() as patch:
-        patch.setattr(reader_module, "EXPLAIN_TIMEOUT_S", 0.0)
-        with pytest.raises(CorruptRecordError, match="at offset 3") as caught:
-            read(windows.settings, bombed, OffsetSet.of((0, 10)))
-        assert caught.value.unreadable == {}
-        with pytest.raises(CorruptRecordError, match="was not found within"):
-            windows.plan(warned(before(bombed, 2, Earliest())), "w")
-    windows.plan(warned(before(bombed, 2, Earliest())), "w")
-    assert lost_of(windows, "w") == [(3, 7)]
+    """Nobody answers in time: the error names no offsets, nothing counts as lost, and the next attempt finds them.
+
+    The native reader reads where a batch ends, and asks nobody.
+    """
+    by_librdkafka = settings(bootstrap, reader="librdkafka")
+    with OrderedWindows(by_librdkafka, group_id, ledger_topic=ledger, timeout_s=60) as windows:
+        with monkeypatch.context() as patch:
+            patch.setattr(quiet, "EXPLAIN_TIMEOUT_S", 0.0)
+            with pytest.raises(CorruptRecordError, match="at offset 3") as caught:
+                read(by_librdkafka, bombed, OffsetSet.of((0, 10)))
+            assert caught.value.unreadable == {}
+            with pytest.raises(CorruptRecordError, match="was not found in time"):
+                windows.plan(warned(before(bombed, 2, Earliest())), "w")
+        windows.plan(warned(before(bombed, 2, Earliest())), "w")
+        assert lost_of(windows, "w") == [(3, 7)]
 
 
-def test_an_open_read_names_where_to_go_on(bootstrap: str, bombed: str) -> None:
+def test_an_open_read_names_where_to_go_on(by: By, bootstrap: str, bombed: str) -> None:
     """Its reader stops the partition, adds it again, and has the rest."""
     tp = TopicPartition(bombed, 0)
     endless = OffsetSet.of((0, 2**63 - 1))
     offsets: list[int] = []
-    with RangeReader(settings(bootstrap), "g", COMMITTED, {tp: endless}) as reader:
-        with pytest.raises(RecordTooLargeError, match=r"reading on from offset 7") as caught:
+    with open_reader(by(), "g", COMMITTED, {tp: endless}) as reader:
+        with pytest.raises(RecordTooLargeError, match=r"continue from offset 7") as caught:
             _turns(reader, offsets, 100)
         [(_, end)] = caught.value.unreadable[str(tp)]
         reader.stop(tp)
@@ -150,7 +167,7 @@ def test_an_open_read_names_where_to_go_on(bootstrap: str, bombed: str) -> None:
     assert offsets == [0, 1, 2, 7, 8, 9]
 
 
-def _turns(reader: RangeReader, offsets: list[int], count: int) -> None:
+def _turns(reader: ReaderDoor, offsets: list[int], count: int) -> None:
     """Turns of a reader, until there are so many offsets."""
     while len(offsets) < count:
         for turn in reader.turn():
@@ -163,7 +180,7 @@ _PEAK = """
 import resource, sys
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.read import reader as reader_module
+from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -313,19 +330,21 @@ def damaged() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_a_checksum_that_fails_is_named_with_the_offsets_of_its_batch(
+    by: By,
     damaged: tuple[str, str],
 ) -> None:
     """The client's error has only the first; and without the batch the others are read."""
     bootstrap, topic = damaged
+    settings = by(bootstrap_servers=bootstrap)
     found: list[int] = []
     with pytest.raises(CorruptRecordError, match=r"damaged\[0\] offsets \[2, 4\)") as caught:
-        read(settings(bootstrap), topic, OffsetSet.of((0, 6)), into=found)
+        read(settings, topic, OffsetSet.of((0, 6)), into=found)
     assert found == [0, 1]
     assert caught.value.unreadable == {"damaged[0]": [(2, 4)]}
     assert "Restore the partition from a replica" in str(caught.value)
     assert isinstance(caught.value, ReadError)
     rest = OffsetSet.of((0, 2), (4, 6))
-    assert read(settings(bootstrap), topic, rest) == [0, 1, 4, 5]
+    assert read(settings, topic, rest) == [0, 1, 4, 5]
 
 
 @pytest.mark.slow

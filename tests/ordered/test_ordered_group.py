@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthorizationError,
     ClosedError,
     CommitRefusedError,
     CommittedOffsetMissingError,
     ConfigError,
+    Earliest,
+    OrderedReader,
     WindowGroupError,
 )
-from kafka_ordered_ops.core.release import ordered_release, sorting
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import NEVER, Row, Tail, rows
@@ -29,20 +28,15 @@ from tests.support.windows_support import TIMEOUT_S
 from tests.support.worlds import World
 
 
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several batches from few records."""
-    in_order = sorting.in_order
-
-    def small(*args: Any, **options: Any) -> Iterator[Any]:
-        return in_order(*args, rows_max=5, **options)
-
-    monkeypatch.setattr(ordered_release, "in_order", small)
-
-
 def member(world: World, *topics: str, **options: Any) -> Tail:
     """A member of the group; in the order of partitions, which holds nothing of one partition back."""
-    options = {"grace": NEVER, "group_id": "live", "commit_interval_s": 0.01, **options}
+    options = {
+        "grace": NEVER,
+        "group_id": "live",
+        "commit_interval_s": 0.01,
+        "batch_size": 5,
+        **options,
+    }
     return Tail(world, *(topics or ("orders",)), **options)
 
 
@@ -300,8 +294,9 @@ def test_a_fenced_member_reads_on(world: World) -> None:
     tp = world.tp("orders")
     with member(world) as tail:
         tail.until_live()
-        reader_member = tail.reader._engine._member
-        assert reader_member is not None
+        group = tail.reader._engine._group
+        assert group is not None
+        reader_member = group._member
         commit, refused = reader_member.commit, 0
 
         def refuse(*_: Any, **__: Any) -> None:
@@ -324,12 +319,13 @@ def test_an_error_for_good_is_raised_and_not_hidden_by_the_end(memory: MemoryWor
     memory.write("orders", 0, 1)
 
     def forbid(tail: Tail) -> None:
-        engine_member = tail.reader._engine._member
+        group = tail.reader._engine._group
+        assert group is not None
+        engine_member = group._member
 
         def forbidden(*_: Any, **__: Any) -> None:
             raise AuthorizationError("no right")
 
-        assert engine_member is not None
         engine_member.commit = forbidden  # type: ignore[method-assign]
 
     def read(error: Exception | None) -> None:

@@ -20,11 +20,13 @@ _LEAVE_GROUP = 13
 
 _READS = """
 import sys, time
+from kafka_ordered_ops.ordered.options import Member, Ordering, ReadLimits
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 bootstrap, topic, group, path = sys.argv[1:]
 with OrderedReader(
-    bootstrap, topic, follow=True, group_id=group, grace="PT1000H", commit_interval_s=0.05,
-    held_records_max=100, temporary_folder=f"{path}-spilled",
+    bootstrap, topic, follow=True, group_id=Member(group, commit_interval_s=0.05),
+    order=Ordering(grace="PT1000H"),
+    limits=ReadLimits(held_records_max=100, temporary_folder=f"{path}-spilled"),
 ) as reader, open(path, "a") as out:
     print("opened", flush=True)
     for batch in reader:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops import ClientSettings, OrderedReader, Ordering
 from tests.conftest import MakeTopic
 from tests.support import wire
 from tests.support.ordered_support import NEVER, Tail, all_rows, rows
@@ -44,7 +43,7 @@ def test_no_order_break_among_many(bootstrap: str, topic: MakeTopic) -> None:
     for _ in range(5):
         with OrderedReader(settings, name) as reader:
             check_rising([batch["timestamp"].to_numpy() for batch in reader], count)
-        with OrderedReader(settings, name, follow=True, grace=NEVER) as reader:
+        with OrderedReader(settings, name, follow=True, order=Ordering(grace=NEVER)) as reader:
             found: list[np.ndarray[Any, Any]] = []
             while sum(some.size for some in found) < count - 3:
                 if (got := reader.poll(1)) is not None:

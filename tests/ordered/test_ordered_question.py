@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, UnknownTopicError
-from kafka_ordered_ops.core.window.bounds import AtOffset, Committed, Earliest, Latest
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops import (
+    AtOffset,
+    Committed,
+    ConfigError,
+    Earliest,
+    Latest,
+    OrderedReader,
+    UnknownTopicError,
+)
 from tests.support.memory_world import MemoryWorld
+from tests.support.ordered_support import grouped
 
 #: Nobody listens there.
 _NOWHERE = "127.0.0.1:1"
@@ -28,11 +35,9 @@ _NOWHERE = "127.0.0.1:1"
         ("t", {"order": "random"}, "order"),
         ("t", {"progress": 7}, "progress is 7"),
         ("t", {"progress": lambda done: None}, "called with 2 arguments"),
-        ("t", {"clock": type}, "the clock failed: TypeError"),
         ("t", {"temporary_folder": "a\0b"}, "temporary_folder"),
         ("t", {"temporary_folder": "\ud800"}, "temporary_folder"),
         ("t", {"temporary_folder": "x" * 5_000}, "temporary_folder"),
-        ("t", {"clock": lambda: "noon"}, "the clock returned 'noon'"),
         ("t", {"temporary_folder": __file__}, "temporary_folder"),
         (
             "t",
@@ -47,10 +52,19 @@ _NOWHERE = "127.0.0.1:1"
         ("t", {"spilled_bytes_max": -1}, "spilled_bytes_max"),
         ("t", {"temporary_folder": ""}, "temporary_folder"),
         ("t", {"temporary_folder": 7}, "temporary_folder"),
-        ("t", {"commit_interval_s": 0}, "commit_interval_s"),
+        ("t", {"commit_interval_s": 0, "group_id": "g"}, "commit_interval_s"),
+        ("t", {"max_poll_interval_s": 3, "group_id": "g"}, "raise max_poll_interval_s"),
+        ("t", {"instance_id": "", "group_id": "g"}, "instance_id"),
+        ("t", {"on_lost": print, "on_revoked": 7, "group_id": "g"}, "on_revoked"),
+        ("t", {"on_lost": lambda: None, "group_id": "g"}, "on_lost"),
+        ("t", {"group_id": 7, "follow": True}, "group_id is 7"),
+        ("t", {"limits": 7}, "limits is 7"),
+        ("t", {"exclude": 7}, "exclude is 7"),
+        ("t", {"exclude": "^("}, "exclude"),
+        ("t", {"batch_size": 0}, "batch_size"),
+        ("t", {"max_bytes": "1 MB"}, "max_bytes"),
         ("t", {"stall_timeout_s": float("inf")}, "stall_timeout_s"),
         ("t", {"timeout_s": "30"}, "timeout_s"),
-        ("t", {"clock": 5}, "clock"),
         ("t", {"starting_offsets": None}, "starting_offsets"),
         ("t", {"starting_offsets": "soon"}, "starting_offsets"),
         ("t", {"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets"),  # noqa: DTZ001
@@ -63,7 +77,7 @@ _NOWHERE = "127.0.0.1:1"
 def test_wrong_arguments_are_named(topics: Any, options: dict[str, Any], named: str) -> None:
     """When the reader is made, so that nothing has been asked of any cluster."""
     with pytest.raises(ConfigError, match=named):
-        OrderedReader(_NOWHERE, topics, **options)
+        OrderedReader(_NOWHERE, topics, **grouped(options))
 
 
 def test_a_plan_is_a_plan() -> None:
@@ -92,9 +106,9 @@ def test_a_bound_for_each_topic() -> None:
     """A name before a pattern, the first pattern before others, and the earliest record for the rest."""
     starts = {"^or.*": "latest", "^ord.*": "offset:1", "orders": "offset:7"}
     reader = OrderedReader(_NOWHERE, [*starts, "^.*"], starting_offsets=starts)
-    bound_of = reader._engine._asked.bound_of
+    bound_of = reader._engine._question.starts.bound_of_topic
     assert bound_of("orders") == AtOffset(7)
     assert bound_of("order") == Latest()
     assert bound_of("xorder") == Earliest()
     reader = OrderedReader(_NOWHERE, "t", starting_offsets="committed", follow=True, group_id="g")
-    assert reader._engine._asked.bound_of("t") == Committed()
+    assert reader._engine._question.starts.bound_of_topic("t") == Committed()

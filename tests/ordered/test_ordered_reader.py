@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,30 +11,36 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    AtTime,
+    Earliest,
     HeldLimitError,
+    Latest,
+    OrderedReader,
+    Policy,
+    ReadLimits,
     RecordsLostError,
+    Relative,
     TopicRecreatedError,
     UnknownTopicError,
     WindowCoveredError,
 )
 from kafka_ordered_ops.core.types import OnCovered
-from kafka_ordered_ops.core.window.bounds import AtTime, Earliest, Latest, Relative
-from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.ordered.engine import RELEASE_RECORDS
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from kafka_ordered_ops.output.writing.window_batches import read_batches
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
-from tests.support.ordered_support import Clock, Row, all_rows, keyed, ms_rows, rows
+from tests.support.ordered_support import Clock, Row, all_rows, keyed, ms_rows, opened_at, rows
 from tests.support.windows_support import BASE_MS, at
 from tests.support.worlds import World
 
 
-def read(world: World, *topics: str, **options: Any) -> list[Row]:
+def read(
+    world: World, *topics: str, clock: Callable[[], float] = time.time, **options: Any
+) -> list[Row]:
     """All records of a bounded read."""
     names = [name if name.startswith("^") else world.named(name) for name in topics]
-    with OrderedReader(world.settings, names, **options) as reader:
+    with opened_at(clock, world.settings, names, **options) as reader:
         found = all_rows(reader)
         assert reader.is_done
         assert reader.is_live
@@ -195,7 +202,9 @@ def test_a_read_that_stalls_says_so(memory: MemoryWorld) -> None:
     """A cluster that is away in the middle: named, in time, and not taken for the end afterwards."""
     memory.create("orders")
     memory.write("orders", 0, 1, 2)
-    with OrderedReader(memory.settings, memory.named("orders"), stall_timeout_s=0.3) as reader:
+    with OrderedReader(
+        memory.settings, memory.named("orders"), limits=ReadLimits(stall_timeout_s=0.3)
+    ) as reader:
         began = time.monotonic()
         with memory.kafka.unreachable(), pytest.raises(Exception, match=r"unreachable|position"):
             list(reader)
@@ -208,7 +217,9 @@ def test_records_that_retention_takes_meanwhile(memory: MemoryWorld) -> None:
     world = memory
     world.create("orders")
     world.write("orders", 0, *range(6))
-    with OrderedReader(world.settings, world.named("orders"), stall_timeout_s=2) as reader:
+    with OrderedReader(
+        world.settings, world.named("orders"), limits=ReadLimits(stall_timeout_s=2)
+    ) as reader:
         world.delete_before("orders", 0, 4)
         with pytest.raises(RecordsLostError) as caught:
             list(reader)
@@ -235,7 +246,10 @@ def test_a_slow_consumer_is_no_stall(memory: MemoryWorld, monkeypatch: pytest.Mo
     memory.create("orders")
     memory.write("orders", 0, *range(RELEASE_RECORDS + 5_000))
     with OrderedReader(
-        memory.settings, memory.named("orders"), order="partition", stall_timeout_s=0.2
+        memory.settings,
+        memory.named("orders"),
+        order="partition",
+        limits=ReadLimits(stall_timeout_s=0.2),
     ) as reader:
         found = [next(iter(reader))]
         time.sleep(0.5)
@@ -261,7 +275,7 @@ def test_out_of_order_records_within_the_bound(world: World) -> None:
 
 @pytest.mark.parametrize("tiny", [{"held_records_max": 7}, {"held_bytes_max": 3_000}])
 def test_what_memory_may_not_hold_waits_on_disk(
-    world: World, tiny: dict[str, int], tmp_path: Any
+    world: World, tiny: dict[str, Any], tmp_path: Any
 ) -> None:
     """The result is the same, and nothing is left behind."""
     logs = fill(world, "orders", 3, 5_000, seed=4)
@@ -275,7 +289,9 @@ def test_without_a_disk_the_error_names_the_partition(world: World) -> None:
     fill(world, "orders", 3, 5_000, seed=5)
     with (
         OrderedReader(
-            world.settings, world.named("orders"), held_records_max=50, spilled_bytes_max=0
+            world.settings,
+            world.named("orders"),
+            limits=ReadLimits(held_records_max=50, spilled_bytes_max=0),
         ) as reader,
         pytest.raises(HeldLimitError, match=r"orders-.*\[\d\] holds them back") as caught,
     ):

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops.core.errors import SpillError
+from kafka_ordered_ops import OrderedReader, ReadLimits, SpillError
 from kafka_ordered_ops.ordered.folder import temporary_folder
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from kafka_ordered_ops.ordered.spill import SpillFiles
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import NEVER, Tail, all_rows, rows
@@ -188,8 +187,7 @@ def test_nothing_is_left_by_a_reader_closed_in_the_middle(
         with OrderedReader(
             memory.settings,
             memory.named("orders"),
-            temporary_folder=tmp_path,
-            held_records_max=100,
+            limits=ReadLimits(held_records_max=100, temporary_folder=tmp_path),
             order="partition",
         ) as reader:
             for _ in range(polls):
@@ -232,13 +230,14 @@ _SPILLS = """
 import resource, sys
 from kafka_ordered_ops.core.errors import SpillError
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops.ordered.options import ReadLimits
 from kafka_ordered_ops.testing import InMemoryKafka
 folder, what, limit = sys.argv[1:]
 with InMemoryKafka() as kafka:
     kafka.create_topic("orders", 2)
     for n in range(16_000):
         kafka.produce("orders", partition=n % 2, timestamp_ms=10**12 - n * 7919 % 16_000, value=b"%d" % n * 60)
-    options = {"temporary_folder": folder, "held_records_max": 100}
+    options = {"limits": ReadLimits(temporary_folder=folder, held_records_max=100)}
     if what == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     with OrderedReader(kafka.settings, "orders", **options) as reader:
@@ -317,8 +316,7 @@ def test_a_reader_killed_while_it_spills(tmp_path: Path) -> None:
         with OrderedReader(
             world.settings,
             world.named("orders"),
-            temporary_folder=tmp_path,
-            held_records_max=100,
+            limits=ReadLimits(held_records_max=100, temporary_folder=tmp_path),
         ) as reader:
             assert len(all_rows(reader)) == 12_000
     assert left_in(tmp_path) == []

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kafka_ordered_ops.core.errors import RecordsLostError
+from kafka_ordered_ops import RecordsLostError
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import NEVER, Tail, rows
 from tests.support.windows_support import BASE_MS, TIMEOUT_S

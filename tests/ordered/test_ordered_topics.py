@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedReader
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthorizationError,
     BrokerUnreachableError,
+    Earliest,
+    OrderedReader,
     TopicRecreatedError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.ordered import watch as watch_module
 from kafka_ordered_ops.ordered.watch import Watch
 from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -34,6 +34,7 @@ from tests.support.worlds import World
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks often, so that nobody waits for one."""
     monkeypatch.setattr("kafka_ordered_ops.ordered.engine.EVERY_S", 0.1)
+    monkeypatch.setattr("kafka_ordered_ops.ordered.same_topics.EVERY_S", 0.1)
 
 
 def pattern(world: World, stem: str) -> str:
@@ -184,6 +185,7 @@ def watching(world: World, *topics: str) -> Iterator[Watch]:
     with Watch(
         world.settings,
         names,
+        (),
         Isolation.READ_COMMITTED,
         every_s=0.01,
         timeout_s=TIMEOUT_S,

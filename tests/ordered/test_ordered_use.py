@@ -16,16 +16,16 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ClosedError,
     ConfigError,
     NotShareableError,
+    OrderedReader,
     UnknownTopicError,
 )
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
-from kafka_ordered_ops.ordered.state import STATE_SCHEMA
+from kafka_ordered_ops.ordered.partitions.state import STATE_SCHEMA
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import NEVER, Row, Tail, all_rows, rows, rows_of
@@ -57,7 +57,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     in_order = sorting.in_order
 
     def small(*args: Any, **options: Any) -> Iterator[Any]:
-        return in_order(*args, rows_max=7, **options)
+        return in_order(*args, **{**options, "rows_max": 7})
 
     monkeypatch.setattr(ordered_release, "in_order", small)
 
@@ -381,10 +381,11 @@ def test_nothing_is_left_of_many_readers(broker: BrokerWorld) -> None:
 
 _INTERRUPTED = """
 import sys
+from kafka_ordered_ops.ordered.options import Ordering
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 bootstrap, topic, *group = sys.argv[1:]
 with OrderedReader(
-    bootstrap, topic, follow=True, group_id=group[0] if group else None, grace="PT1000H"
+    bootstrap, topic, follow=True, group_id=group[0] if group else None, order=Ordering(grace="PT1000H")
 ) as reader:
     while not reader.is_live:
         reader.poll(0.1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_ordered_ops.core.errors import TopicRecreatedError
+from kafka_ordered_ops import TopicRecreatedError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader

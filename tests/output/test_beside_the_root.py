@@ -18,11 +18,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops import ConfigError, SinkError, StagedOutput
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
-from kafka_ordered_ops.spark.job_checks import check_writable
+from kafka_ordered_ops.spec.writable import check_writable
 
 Read = Callable[[str], list[Any]]
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops import SinkError, WindowSupersededError
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.hdfs import door as doors
 from kafka_ordered_ops.output.hdfs import turn
 from kafka_ordered_ops.output.hdfs.door import open_door
-from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
 from tests.support.hdfs_support import (
     NEW,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.spark.job_checks import check_writable
+from kafka_ordered_ops.spec.writable import check_writable
 from tests.support.hdfs_support import (
     NEW,
     OLD,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops import ConfigError, SinkError, StagedOutput, WindowSupersededError
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.hdfs import turn
@@ -19,7 +19,6 @@ from kafka_ordered_ops.output.hdfs.door import open_door
 from kafka_ordered_ops.output.hdfs.files import is_scrap
 from kafka_ordered_ops.output.hdfs.probe import check_hdfs
 from kafka_ordered_ops.output.roots import leftovers
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.hdfs_support import (
     NEW,
     OLD,

@@ -14,12 +14,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops import SinkError, StagedOutput, WindowSupersededError
 from kafka_ordered_ops.disk import disk
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.filesystem import LocalFiles, tag_in
 from kafka_ordered_ops.output.layout import swap_folder
-from kafka_ordered_ops.output.published import files
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.objects_support import named_rows, staged_rows
 from tests.support.spark_support import crash_at, crashes
 from tests.support.stages import control_of, stages_of
@@ -37,7 +36,7 @@ after = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 
 def of_window(root: str) -> list[int]:
     """The rows that a reader of the window's folder finds."""
-    paths = sorted(Path(root).glob("window_id=w-*/*.parquet"))
+    paths = sorted(Path(root).glob("window_id=w/*.parquet"))
     rows: list[Any] = []
     for path in paths:
         rows += pq.read_table(path)["n"].to_pylist()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import SpillError
+from kafka_ordered_ops import SpillError
 from kafka_ordered_ops.core.release import held
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA

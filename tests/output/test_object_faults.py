@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops import ConfigError, SinkError, StagedOutput
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.output.objects import faults
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import State, Store, open_store
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.faulty_store import FaultyStore, faulty_store
 from tests.support.objects_support import (
     globbed_rows,

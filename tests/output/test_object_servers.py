@@ -10,11 +10,10 @@ from typing import Any
 import obstore
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, StagedOutput
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import Copy, open_store
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.object_servers import SERVERS, Server, s3mock
 from tests.support.objects_support import (
     error_of_publishing,

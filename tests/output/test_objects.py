@@ -14,8 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops import (
+    Copy,
+    Folder,
+    OrderedWindows,
+    SinkError,
+    StagedOutput,
+    Window,
+    WindowSupersededError,
+    stage_window,
+)
+from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import publisher as publisher_module
@@ -23,8 +32,6 @@ from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.layout import manifest_path
 from kafka_ordered_ops.output.objects.store import State, Store, open_store
 from kafka_ordered_ops.output.writing.draft import Draft
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
     Interleaved,
@@ -77,7 +84,7 @@ def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: Mak
             for number in range(10):
                 kafka.produce("orders", value=b"v", timestamp_ms=1_700_000_000_000 + number)
             with killed_at(step) as kills, service(kafka) as windows:
-                windows.run(HOUR, "w", output=root, ordered=False)
+                windows.run(HOUR, root, job=Copy(ordered=False), window_id="w")
             with service(kafka) as windows:
                 is_done = any(
                     one.plan.status in (WindowStatus.COMMITTED, WindowStatus.PUBLISHED)
@@ -86,7 +93,7 @@ def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: Mak
                 if not is_done:
                     assert globbed_rows(root) == []
                 assert named_rows(root) in ([], list(range(10)))
-                windows.run(HOUR, "w", output=root, ordered=False)
+                windows.run(HOUR, root, job=Copy(ordered=False), window_id="w")
         assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
         assert staged_names(root) == []
         if not kills:
@@ -265,20 +272,22 @@ def test_a_write_whose_answer_is_lost_is_read_back(
     assert globbed_rows(root) == named_rows(root) == [1, 2, 3]
 
 
-def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_its_old_folder(
+def test_a_window_that_was_forgotten_and_has_another_date_now_leaves_nothing_in_its_old_folder(
     kafka: InMemoryKafka, memory: MakeRoot
 ) -> None:
-    """A folder's name has the window's times: neither a glob nor the manifest finds a record twice."""
+    """Neither a glob nor the manifest finds a record twice."""
     root = memory()
     with service(kafka) as windows:
-        windows.run(HOUR, "w", output=root, ordered=False)
+        windows.run(HOUR, Folder(root, partition_by="hour"), job=Copy(ordered=False), window_id="w")
         plan = replace(
-            windows.show("w").plan, window=replace(HOUR, cutoff=HOUR.cutoff + timedelta(hours=1))
+            windows.show("w").plan, window=replace(HOUR, cutoff=time_at(HOUR.cutoff_ms + 3_600_000))
         )
-    again = stage_window(replace(plan, attempt=plan.attempt + 1), kafka.settings, root)
+    again = stage_window(
+        replace(plan, attempt=plan.attempt + 1), kafka.settings, root, partition_by="hour"
+    )
     again.publish()
     assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
-    assert all("T13-00-00Z" in path for path in files(root))
+    assert all("hour=12" in path for path in files(root))
 
 
 # --- what dead attempts leave ----------------------------------------------------------------------
@@ -292,7 +301,7 @@ def test_clean_removes_old_stages_and_nothing_else(memory: MakeRoot) -> None:
     done.publish()
     Draft(older).make()
     waiting = staged_rows(root, [2], window_id="waiting")
-    Draft(replace(waiting, window_id="dead", folder="")).make()
+    Draft(replace(waiting, window_id="dead")).make()
     assert StagedOutput.clean(root) == 0
     assert StagedOutput.clean(root, older_than=timedelta(0)) == 2
     assert waiting.exists()

@@ -13,16 +13,22 @@ import pytest
 from moto.s3.exceptions import InvalidRequest
 from moto.s3.models import S3Backend
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops import (
+    ConfigError,
+    Folder,
+    OrderedWindows,
+    SinkError,
+    StagedOutput,
+    Window,
+    stage_window,
+    stage_windows,
+)
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import faults
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
     globbed_rows,
@@ -68,8 +74,8 @@ def test_a_window_is_copied_and_read_back_by_everybody(
     windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """The same call again does nothing; the list of files is what DuckDB, Polars and a glob read."""
-    first = windows.run(HOUR, "noon", output=root, storage_options=server)
-    again = windows.run(HOUR, "noon", output=root, storage_options=server)
+    first = windows.run(HOUR, Folder(root, storage_options=server), window_id="noon")
+    again = windows.run(HOUR, Folder(root, storage_options=server), window_id="noon")
     assert (first.records, first.ran, again.ran) == (10, True, False)
     assert first.output == StagedOutput.of(windows.show("noon").plan, root).final_path
     names = files(root, storage_options=server)
@@ -85,7 +91,7 @@ def test_a_window_is_copied_and_read_back_by_everybody(
 
 def test_duckdb_reads_the_list_of_a_local_folder(windows: OrderedWindows, tmp_path: Path) -> None:
     """One function for all roots."""
-    windows.run(HOUR, "noon", output=tmp_path)
+    windows.run(HOUR, tmp_path, window_id="noon")
     counted = duckdb.execute(f"select count(*) from read_parquet({files(tmp_path)})")
     assert counted.fetchall() == [(10,)]
     assert files(tmp_path / "nowhere") == []
@@ -97,7 +103,7 @@ def test_credentials_come_from_the_environment(
     """Without options; a scheme of Hadoop's is the same root."""
     for name, value in server.items():
         monkeypatch.setenv(name.upper(), value)
-    windows.run(HOUR, "noon", output=root)
+    windows.run(HOUR, root, window_id="noon")
     assert len(files(root.replace("s3://", "s3a://"))) == 1
 
 
@@ -105,7 +111,7 @@ def test_a_block_may_write_files_of_its_own(
     windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """`open` publishes after its block what was reported in it."""
-    with windows.open(HOUR, "noon", output=root, storage_options=server) as window:
+    with windows.open(HOUR, Folder(root, storage_options=server), window_id="noon") as window:
         assert window.to_arrow().num_rows == 10
         window.report(stage_window(window.plan, windows.settings, root, storage_options=server))
         assert files(root, storage_options=server) == []
@@ -186,7 +192,7 @@ def test_what_cannot_work_is_refused_before_a_window_is_planned(
     """By name, and without a secret."""
     output, options, words = REFUSED[name]
     with pytest.raises(ConfigError) as raised:
-        windows.run(HOUR, "noon", output=output, storage_options=options(server))
+        windows.run(HOUR, Folder(output, storage_options=options(server)), window_id="noon")
     assert words in str(raised.value)
     assert SECRET not in str(raised.value)
     assert nothing_planned(windows)
@@ -198,7 +204,7 @@ def test_without_the_library_the_extra_is_named(
     """The local default needs none of it."""
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError, match=r"kafka-ordered-ops\[object-stores\]"):
-        windows.run(HOUR, "noon", output=root)
+        windows.run(HOUR, root, window_id="noon")
     assert nothing_planned(windows)
 
 
@@ -221,7 +227,7 @@ def test_a_store_without_conditional_writes_is_refused(
 
     monkeypatch.setattr(Store, "put_if", careless)
     with pytest.raises(ConfigError, match="does not honour conditional writes"):
-        windows.run(HOUR, "noon", output=memory())
+        windows.run(HOUR, memory(), window_id="noon")
     assert nothing_planned(windows)
 
 
@@ -242,7 +248,7 @@ def test_a_missing_right_names_bucket_key_and_right(
     with pytest.raises(
         ConfigError, match=r"s3://memory-\d+/lake/.koo/orders/probe/.*s3:PutObject"
     ) as raised:
-        windows.run(HOUR, "noon", output=root)
+        windows.run(HOUR, root, window_id="noon")
     assert SECRET not in str(raised.value)
     assert nothing_planned(windows)
 
@@ -258,7 +264,7 @@ def test_a_store_that_does_not_answer_is_a_sink_error(
         "aws_endpoint": "http://127.0.0.1:1",
     }
     with pytest.raises(SinkError, match="s3://bucket/lake/x cannot be used") as raised:
-        windows.run(HOUR, "noon", output="s3://bucket/lake/x", storage_options=options)
+        windows.run(HOUR, Folder("s3://bucket/lake/x", storage_options=options), window_id="noon")
     assert SECRET not in str(raised.value)
     assert nothing_planned(windows)
 
@@ -343,7 +349,7 @@ def test_no_secret_is_stored_or_shown(
 ) -> None:
     """Neither with the plan, nor in the ledger, a repr or the log."""
     with caplog.at_level("DEBUG"):
-        result = windows.run(HOUR, "noon", output=root, storage_options=server)
+        result = windows.run(HOUR, Folder(root, storage_options=server), window_id="noon")
         record = windows.show("noon")
     output = StagedOutput.of(record.plan, root, server)
     shown = [repr(result), repr(record), repr(output), str(output.to_json()), caplog.text]

@@ -8,11 +8,10 @@ from typing import Final
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops import SinkError, StagedOutput
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.writing.draft import drafts_of
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows.sink import publish_each
 from tests.support.spark_support import crashes
 

@@ -12,18 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops import Earliest, SinkError, StagedOutput, Window, WindowPlan, stage_window
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.writing import stage_files
 from kafka_ordered_ops.output.writing.draft import Draft
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import stages_of

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops import SinkError, StagedOutput, WindowPlan, stage_windows
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.writing.stage import stage_windows
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.garbage_support import plan as plan
 from tests.support.garbage_support import staged

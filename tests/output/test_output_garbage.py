@@ -17,15 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
+from kafka_ordered_ops import (
+    ConfigError,
+    KafkaOrderedOpsError,
+    SinkError,
+    StagedOutput,
+    WindowPlan,
+    stage_window,
+    stage_windows,
+)
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.filesystem import LocalFiles, normal_root, remove_stage
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import swap_folder, tag_beginning
 from kafka_ordered_ops.output.writing.draft import Draft
-from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.garbage_support import plan as plan
 from tests.support.garbage_support import staged

@@ -12,27 +12,28 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     OutputOwnedError,
     SinkError,
+    StagedOutput,
+    Table,
+    Window,
     WindowMismatchError,
+    WindowPlan,
     WindowSupersededError,
+    stage_window,
+    stage_windows,
 )
-from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.filesystem import MARKER_NAME
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.writing.reported import Reported
-from kafka_ordered_ops.output.writing.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark.write.table_formats import TableState
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
-from kafka_ordered_ops.spec.table import Table, TableMode
+from kafka_ordered_ops.spec.table import TableMode
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import stages_of
@@ -236,7 +237,7 @@ def test_an_output_of_another_claim_group_or_later_attempt_is_refused(
         "part": {"index": 0, "count": 2},
     }
     for name, value in wrong.items():
-        other = StagedOutput.from_json(Fields({**fields, name: value}, "output"))
+        other = StagedOutput.from_json({**fields, name: value})
         with pytest.raises(WindowMismatchError, match=name):
             one.commit(plan, other)
     with pytest.raises(WindowMismatchError, match="claim_id"):

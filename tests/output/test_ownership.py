@@ -15,20 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops import (
+    FewerRecordsError,
+    Folder,
+    LedgerLostError,
     OrderedWindows,
+    OutputOwnedError,
     Policy,
+    SinkError,
     StagedOutput,
     Window,
-    stage_window,
-    stage_windows,
-)
-from kafka_ordered_ops.core.errors import (
-    FewerRecordsError,
-    LedgerLostError,
-    OutputOwnedError,
-    SinkError,
     WindowMismatchError,
     WindowUnpublishedError,
+    stage_window,
+    stage_windows,
 )
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.output import files
@@ -37,7 +36,7 @@ from kafka_ordered_ops.output.roots.root_owner import owner_path
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import memory as memory
 from tests.support.objects_support import named_rows, staged_rows
-from tests.support.windows_support import BASE_MS, at
+from tests.support.windows_support import BASE_MS, at, no_age
 
 HOUR = 3_600
 
@@ -132,10 +131,10 @@ def test_a_group_of_the_same_name_on_another_cluster_is_refused(
     """Before anything is planned; what is published stays, and nothing is claimed."""
     one, two = clusters(), clusters()
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
     with OrderedWindows(two.settings, "g") as windows:
         with pytest.raises(OutputOwnedError) as refused:
-            windows.run(an_hour(1), output=root)
+            windows.run(an_hour(1), root)
         assert windows.state() is None
         assert refused.value.ledger_id == owner_of(one)
     assert rows(root) == first()
@@ -144,12 +143,12 @@ def test_a_group_of_the_same_name_on_another_cluster_is_refused(
 def test_a_ledger_that_was_created_again_is_another_one(root: str, kafka: InMemoryKafka) -> None:
     """While the group's offsets are there, the ledger is lost; afterwards the root says whose it is."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
     kafka.delete_records("orders", 0, 3)
     kafka.delete_topic("__kafka_ordered_ops")
     for error in (LedgerLostError, OutputOwnedError):
         with OrderedWindows(kafka.settings, "g") as windows, pytest.raises(error):
-            windows.run(an_hour(), output=root)
+            windows.run(an_hour(), root)
         kafka.expire_offsets("g")
     assert rows(root) == first()
 
@@ -159,7 +158,7 @@ def test_another_ledger_topic_of_the_same_cluster_is_another_ledger(
 ) -> None:
     """Two teams with a ledger each do not replace one another's windows, whichever way they are delivered."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
     with OrderedWindows(kafka.settings, "h", ledger_topic="theirs") as windows:
         [plan] = windows.plan_many([an_hour()])
         with pytest.raises(OutputOwnedError):
@@ -179,19 +178,19 @@ def test_after_a_fail_over_the_root_is_adopted_and_its_windows_stay(
     one, two = clusters(), clusters()
     fill(two, "second", hour=1)
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
         assert windows.adopt_output(root) is None
     with OrderedWindows(two.settings, "g") as windows:
-        windows.plan(an_hour(5), "the ledger exists")
+        windows.plan(an_hour(5), "the-ledger-exists")
         assert windows.adopt_output(root) == owner_of(one)
         assert windows.adopt_output(root) is None
-        windows.run(an_hour(1), output=root)
+        windows.run(an_hour(1), root)
         with pytest.raises(OutputOwnedError):
-            windows.run(an_hour(), output=root)
-        assert [one.window_id for one in windows.summaries().left()] == ["the ledger exists"]
+            windows.run(an_hour(), root)
+        assert [one.window_id for one in windows.summaries().left()] == ["the-ledger-exists"]
     assert rows(root) == [*first(), *(f"second-{n}" for n in range(5))]
     with OrderedWindows(one.settings, "g") as windows, pytest.raises(OutputOwnedError):
-        windows.run(an_hour(1), output=root)
+        windows.run(an_hour(1), root)
 
 
 def owner_of(kafka: InMemoryKafka) -> str:
@@ -224,13 +223,13 @@ def test_a_forgotten_window_is_covered_and_its_late_record_comes_with_the_next(
 ) -> None:
     """Its output stands; the late record is flagged in the next interval's output."""
     with later(kafka) as windows:
-        windows.run(a_second(0), output=root, partition_by=partition_by)
-        assert windows.prune(timedelta(0), forget=True)
+        windows.run(a_second(0), Folder(root, partition_by=partition_by))
+        assert windows.prune(no_age(), forget=True)
         kafka.produce("orders", value=b"late", partition=0, timestamp_ms=BASE_MS + 77)
-        again = windows.run(a_second(0), output=root, partition_by=partition_by)
+        again = windows.run(a_second(0), Folder(root, partition_by=partition_by))
         assert again.content is PlanContent.COVERED
         assert rows(root) == first(1)
-        following = windows.run(a_second(1), output=root, partition_by=partition_by)
+        following = windows.run(a_second(1), Folder(root, partition_by=partition_by))
         assert (following.records, following.late) == (2, 1)
     assert rows(root) == [*first(2), "late"]
 
@@ -238,13 +237,13 @@ def test_a_forgotten_window_is_covered_and_its_late_record_comes_with_the_next(
 def test_the_id_of_a_forgotten_window_is_used_up(root: str, kafka: InMemoryKafka) -> None:
     """It answers its own question alone, and an empty window does not replace it either."""
     with later(kafka) as windows:
-        windows.run(an_hour(), "w", output=root)
-        windows.prune(timedelta(0), forget=True)
+        windows.run(an_hour(), root, window_id="w")
+        windows.prune(no_age(), forget=True)
         with pytest.raises(WindowMismatchError):
-            windows.run(an_hour(1), "w", output=root)
+            windows.run(an_hour(1), root, window_id="w")
         for _ in range(2):
-            assert windows.run(an_hour(), "w", output=root).content is PlanContent.COVERED
-            windows.prune(timedelta(0), forget=True)
+            assert windows.run(an_hour(), root, window_id="w").content is PlanContent.COVERED
+            windows.prune(no_age(), forget=True)
         preview = windows.preview(an_hour(), "w")
         assert (preview.content, preview.offsets) == (PlanContent.COVERED, 0)
     assert rows(root) == first()
@@ -254,7 +253,7 @@ def test_a_forgotten_window_without_output_may_be_planned_again(kafka: InMemoryK
     """It was abandoned, so nobody has seen anything of it."""
     with later(kafka) as windows:
         windows.abandon(windows.plan(an_hour(), "w"))
-        windows.prune(timedelta(0), forget=True)
+        windows.prune(no_age(), forget=True)
         assert windows.plan(an_hour(), "w").offsets == 5
 
 
@@ -264,10 +263,10 @@ def test_a_forgotten_window_without_output_may_be_planned_again(kafka: InMemoryK
 def test_a_rewound_window_replaces_its_own_earlier_output(root: str, kafka: InMemoryKafka) -> None:
     """All of it was given back: the ledger names the shown claim as an earlier one of the window."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         windows.reset_offsets("earliest")
         kafka.produce("orders", value=b"late", partition=0, timestamp_ms=BASE_MS + 77)
-        again = windows.run(an_hour(), "w", output=root)
+        again = windows.run(an_hour(), root, window_id="w")
         assert again.ran
         assert len(windows.show("w").plan.replaces) == 1
     assert rows(root) == [*first(), "late"]
@@ -279,31 +278,31 @@ def test_the_id_of_a_rewound_window_answers_its_own_question_alone(
     """As many rows of another hour would take the place of those that readers see; also after an abandon."""
     fill(kafka, "second", hour=1)
     with later(kafka) as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         windows.reset_offsets("earliest")
         for ask in (windows.plan, windows.preview, partial(windows.run, output=root)):
             with pytest.raises(WindowMismatchError, match=r"moved back since.*another window id"):
                 ask(an_hour(1), window_id="w")
         windows.abandon(windows.plan(an_hour(), "w"))
         with pytest.raises(WindowMismatchError, match="moved back since"):
-            windows.run(an_hour(1), "w", output=root)
+            windows.run(an_hour(1), root, window_id="w")
         assert rows(root) == first()
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     assert rows(root) == first()
 
 
 def test_a_rewound_window_does_not_replace_more_by_less(root: str, kafka: InMemoryKafka) -> None:
     """Retention has its records: it is an error, and readers keep what they see, until the word is given."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         windows.reset_offsets("earliest")
         kafka.delete_records("orders", 0, 3)
         window = an_hour(on_data_loss="warn")
         with pytest.raises(FewerRecordsError):
-            windows.run(window, "w", output=root)
+            windows.run(window, root, window_id="w")
         assert windows.show("w").status is WindowStatus.REWOUND
         assert rows(root) == first()
-        windows.run(window, "w", Policy(allow_fewer=True), output=root)
+        windows.run(window, root, window_id="w", policy=Policy(allow_fewer=True))
     assert rows(root) == ["first-3", "first-4"]
 
 
@@ -313,7 +312,7 @@ def test_a_job_with_fewer_rows_does_not_replace_a_rewound_window(
     """The rows are counted before the commit, and nothing stays claimed."""
     root = str(tmp_path / "orders")
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         windows.reset_offsets("earliest")
         plan = windows.plan(an_hour(), "w")
         staged = stage_window(plan, windows.settings, root)
@@ -336,7 +335,7 @@ def test_a_claim_that_the_ledger_does_not_name_is_not_replaced(
         output = stage_window(plan, windows.settings, root)
         other = replace(plan, claim_id="another")
         windows.commit(plan, output)
-        with pytest.raises(OutputOwnedError, match="does not name as an earlier claim"):
+        with pytest.raises(OutputOwnedError, match="is not an earlier claim"):
             stage_window(other, windows.settings, root)
     assert rows(root) == first()
 
@@ -351,10 +350,10 @@ def test_an_unpublished_window_is_not_pruned(
     """It is named, and the same run publishes it afterwards."""
     with later(kafka) as windows:
         committed(windows, root)
-        assert windows.prune(timedelta(0), forget=forget) == []
+        assert windows.prune(no_age(), forget=forget) == []
         assert "1 committed window whose output readers do not see yet: w" in caplog.text
         assert [one.window_id for one in windows.summaries().left()] == ["w"]
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         assert windows.summaries().left() == ()
     assert rows(root) == first()
 
@@ -378,7 +377,7 @@ def test_progress_does_not_move_back_into_an_unpublished_window(
             move(3)
         move(0)
         assert windows.show("w").status is WindowStatus.REWOUND
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     assert rows(root) == first()
 
 
@@ -389,10 +388,10 @@ def test_the_next_run_publishes_what_an_earlier_one_has_left(
     fill(kafka, "second", hour=1)
     with OrderedWindows(kafka.settings, "g") as windows:
         committed(windows, root)
-        following = windows.run(an_hour(1), output=root)
+        following = windows.run(an_hour(1), root)
         assert "output readers do not see yet: w" in following.notes[0]
         assert windows.show("w").status is WindowStatus.PUBLISHED
-        assert windows.run(an_hour(1), output=root).notes == ()
+        assert windows.run(an_hour(1), root).notes == ()
     assert rows(root) == [*first(), *(f"second-{n}" for n in range(5))]
 
 
@@ -405,11 +404,11 @@ def test_a_copy_of_a_root_is_not_shown_what_nobody_asked_for(
     with OrderedWindows(kafka.settings, "g") as windows:
         committed(windows, str(original))
         shutil.copytree(original.parent, copy.parent)
-        following = windows.run(an_hour(1), output=copy)
+        following = windows.run(an_hour(1), copy)
         assert "output readers do not see yet: w" in following.notes[0]
         assert windows.show("w").status is WindowStatus.COMMITTED
         assert rows(str(copy)) == [f"second-{n}" for n in range(5)]
-        windows.run(an_hour(1), output=original)
+        windows.run(an_hour(2), original)
     assert rows(str(original)) == first()
 
 
@@ -420,7 +419,7 @@ def test_clean_keeps_what_may_still_be_published(root: str, kafka: InMemoryKafka
         output = committed(windows, root)
         open_ = windows.plan(an_hour(1), "open")
         stages = [output, stage_window(open_, windows.settings, root)]
-        given_up = windows.plan(an_hour(2), "given up")
+        given_up = windows.plan(an_hour(2), "given-up")
         dead = stage_window(given_up, windows.settings, root)
         windows.abandon(given_up)
         assert windows.clean(root, older_than=timedelta(0)) > 0
@@ -434,12 +433,10 @@ def test_clean_keeps_what_may_still_be_published(root: str, kafka: InMemoryKafka
 def test_two_groups_of_one_ledger_share_a_root(root: str, kafka: InMemoryKafka) -> None:
     """The second one is told that others have windows of the same topics there: it may be the first one, renamed."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        assert windows.run(an_hour(), output=root).notes == ()
+        assert windows.run(an_hour(), root).notes == ()
     with OrderedWindows(kafka.settings, "renamed") as windows:
-        assert (
-            "g published windows of the same topics" in windows.run(an_hour(), output=root).notes[0]
-        )
-        assert windows.run(an_hour(1), output=root).notes == ()
+        assert "g published windows of the same topics" in windows.run(an_hour(), root).notes[0]
+        assert windows.run(an_hour(1), root).notes == ()
     assert rows(root) == sorted([*first(), *first()])
 
 
@@ -449,10 +446,10 @@ def test_a_root_that_was_moved_with_what_is_beside_it_is_found(
     """After retention nothing is read again: the files are there, and the ledger learns where."""
     before, after = tmp_path / "before", tmp_path / "after"
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=before / "orders")
+        windows.run(an_hour(), before / "orders", window_id="w")
         kafka.delete_records("orders", 0, 5)
         shutil.move(before, after)
-        again = windows.run(an_hour(), "w", output=after / "orders")
+        again = windows.run(an_hour(), after / "orders", window_id="w")
         assert not again.ran
         assert str(again.output).startswith(str(after))
     assert rows(str(after / "orders")) == first()
@@ -462,8 +459,8 @@ def test_a_damaged_owner_is_named(tmp_path: Path, kafka: InMemoryKafka) -> None:
     """Nothing is planned before somebody has looked."""
     root = str(tmp_path / "orders")
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
         Path(owner_path(root)).write_text("{")
         with pytest.raises(SinkError, match="which ledger"):
-            windows.run(an_hour(1), output=root)
+            windows.run(an_hour(1), root)
         assert len(windows.list()) == 1

@@ -17,8 +17,16 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops import (
+    ConfigError,
+    Folder,
+    OrderedWindows,
+    SinkError,
+    StagedOutput,
+    Window,
+    WindowSupersededError,
+    stage_window,
+)
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.filesystem import LocalFiles
@@ -26,8 +34,6 @@ from kafka_ordered_ops.output.hdfs import turn
 from kafka_ordered_ops.output.objects import publisher
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.writing.draft import drafts_of
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import hdfs_support, objects_support
 from tests.support.hdfs_support import memory_hdfs as memory_hdfs
@@ -244,14 +250,14 @@ def test_a_run_on_a_server_of_s3_that_is_killed_anywhere_is_exact_when_it_is_run
     numbers = itertools.count()
     for killed in every_kill(least=8):
         root = f"s3://bucket/{next(numbers)}/orders"
-        given: dict[str, Any] = {"output": root, "storage_options": server}
+        hours = Folder(root, "hour", server)
         with cluster() as kafka, OrderedWindows(kafka.settings, group_id="g") as windows:
             with killed:
-                windows.run(hour(0), "w", **given, partition_by="hour")
+                windows.run(hour(0), hours, window_id="w")
             assert objects_support.named_rows(root, server) in ([], [0])
-            windows.run(hour(0), "w", **given, partition_by="hour")
+            windows.run(hour(0), hours, window_id="w")
             with pytest.raises(ConfigError, match="Give partition_by='hour'"):
-                windows.run(hour(1), "v", **given, partition_by="date")
+                windows.run(hour(1), Folder(root, "date", server), window_id="v")
             assert len(windows.list()) == 1
         [path] = files(root, storage_options=server)
         assert path.startswith(f"{root}/date=2026-11-20/hour=22/window_id=")
@@ -292,19 +298,19 @@ def test_all_windows_of_a_root_are_partitioned_alike(
 ) -> None:
     """Another window, or the same one again, is refused before it is planned, and the next of its kind is not."""
     root = make_root()
-    windows.run(hour(0), "a", output=root, partition_by=first)
+    windows.run(hour(0), Folder(root, partition_by=first), window_id="a")
     before, seen = [one.plan.window_id for one in windows.list()], files(root)
     if first != second:
         for window, name in ((hour(1), "b"), (hour(0), "a")):
             with pytest.raises(ConfigError, match=f"Give partition_by={first!r}"):
-                windows.run(window, name, output=root, partition_by=second)
+                windows.run(window, Folder(root, partition_by=second), window_id=name)
         assert [one.plan.window_id for one in windows.list()] == before
         assert files(root) == seen
         plan = windows.plan(hour(1), "b")
         with pytest.raises(ConfigError, match="partition_by is"):
             stage_window(plan, windows.settings, root, partition_by=second)
         return
-    windows.run(hour(1), "b", output=root, partition_by=second)
+    windows.run(hour(1), Folder(root, partition_by=second), window_id="b")
     assert len(published(root)) == 2
 
 
@@ -349,10 +355,10 @@ def test_a_window_that_is_committed_and_not_yet_published_keeps_windows_of_other
         with pytest.raises(objects_support.Killed):
             windows.commit(plan, output)
     with pytest.raises(ConfigError, match="window a was staged for"):
-        windows.run(hour(1), "b", output=root, partition_by="date")
+        windows.run(hour(1), Folder(root, partition_by="date"), window_id="b")
     assert [one.plan.window_id for one in windows.list()] == ["a"]
-    windows.run(hour(0), "a", output=root)
-    windows.run(hour(1), "b", output=root)
+    windows.run(hour(0), root, window_id="a")
+    windows.run(hour(1), root, window_id="b")
     assert folders_of(root) == {""}
 
 
@@ -389,7 +395,6 @@ def test_what_another_program_has_put_where_a_date_belongs_is_left_alone(tmp_pat
     [
         ({"partition_by": "day"}, "partition_by is 'day': give one of 'date', 'hour'"),
         ({"partition_by": ["date"]}, "partition_by is"),
-        ({"partition_by": "date", "output": None, "function": print}, "give output="),
         ({"partition_by": "hour", "window": "day"}, "leave out partition_by"),
     ],
 )
@@ -401,19 +406,14 @@ def test_bad_values_are_refused_before_anything_is_touched(
     day = Window("orders", "2026-11-21T00:00Z", "earliest", since="2026-11-20T00:00Z")
     window = day if arguments.pop("window", None) else hour(0)
     with pytest.raises(ConfigError, match=message):
-        windows.run(window, **{"output": root, **arguments})
+        windows.run(window, Folder(root, **arguments))
     with (
         pytest.raises(ConfigError, match=message),
-        windows.open(window, **{"output": root, **without(arguments, "function")}),
+        windows.open(window, Folder(root, **arguments)),
     ):
         raise AssertionError
     assert windows.list() == []
     assert not root.parent.exists()
-
-
-def without(arguments: dict[str, Any], name: str) -> dict[str, Any]:
-    """All arguments but one."""
-    return {key: value for key, value in arguments.items() if key != name}
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_readers_get_dates_and_hours_as_columns_of_their_types(
     """Polars, DuckDB, pandas and PyArrow, by the root or a glob; each with a filter on a date."""
     root = str(tmp_path / "orders")
     for n in range(4):
-        windows.run(hour(n), output=root, partition_by="hour")
+        windows.run(hour(n), Folder(root, partition_by="hour"))
     frame = pl.scan_parquet(root, hive_partitioning=True)
     schema = frame.collect_schema()
     assert (str(schema["date"]), str(schema["hour"])) == ("Date", "Int64")
@@ -467,13 +467,13 @@ def test_a_replay_stays_in_its_folder_and_clean_and_files_find_it(
     """One folder for each window, also of those that have no rows."""
     root = str(tmp_path / "orders")
     empty = Window("orders", "2026-11-20T22:00Z", "earliest", since="2026-11-20T21:00Z")
-    windows.run(empty, "empty", output=root, partition_by="date")
-    windows.run(hour(1), "full", output=root, partition_by="date")
+    windows.run(empty, Folder(root, partition_by="date"), window_id="empty")
+    windows.run(hour(1), Folder(root, partition_by="date"), window_id="full")
     first = files(root)
     replay = windows.replay("full")
     windows.publish(replay, stage_window(replay, windows.settings, root, partition_by="date"))
     assert files(root) == first
-    assert files(root, ["full"]) == [path for path in first if "T23" in path]
+    assert files(root, ["full"]) == [path for path in first if "window_id=full" in path]
     assert folders_of(root) == {"date=2026-11-20"}
     assert StagedOutput.clean(root, older_than="PT0S") == 0
     record = windows.show("full")

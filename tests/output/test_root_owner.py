@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, StagedOutput, stage_window
-from kafka_ordered_ops.core.errors import OutputOwnedError, SinkError
+from kafka_ordered_ops import (
+    Folder,
+    OrderedWindows,
+    OutputOwnedError,
+    SinkError,
+    StagedOutput,
+    stage_window,
+)
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.folders import files_for
@@ -74,12 +80,12 @@ def test_what_is_recorded_can_be_read_back_however_many_groups_publish(
         kafka.create_topic(name, 1)
     for name in names:
         with OrderedWindows(kafka.settings, f"g-{name[0]}") as windows:
-            windows.run(an_hour(topics=name), output=root)
+            windows.run(an_hour(topics=name), root)
     with OrderedWindows(kafka.settings, "g") as windows:
-        assert windows.run(an_hour(), output=root).notes == ()
-        assert windows.run(an_hour(1), output=root).notes == ()
+        assert windows.run(an_hour(), root).notes == ()
+        assert windows.run(an_hour(1), root).notes == ()
     with OrderedWindows(kafka.settings, "renamed") as windows:
-        assert "g published windows" in windows.run(an_hour(), output=root).notes[0]
+        assert "g published windows" in windows.run(an_hour(), root).notes[0]
 
 
 def test_an_owner_keeps_its_ledger_when_groups_are_left_out(
@@ -103,9 +109,9 @@ def test_a_renamed_group_is_told_also_if_it_names_its_topics_otherwise(
 ) -> None:
     """A pattern is compared with names, and a name with patterns."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(topics=topics[0]), output=root)
+        windows.run(an_hour(topics=topics[0]), root)
     with OrderedWindows(kafka.settings, "renamed") as windows:
-        notes = windows.run(an_hour(topics=topics[1]), output=root).notes
+        notes = windows.run(an_hour(topics=topics[1]), root).notes
         assert "g published windows of the same topics" in notes[0]
 
 
@@ -118,7 +124,7 @@ def test_a_window_says_whose_the_root_is_when_the_owner_was_lost(
     """Another ledger is refused, also one that exists, until it adopts the root; the own one goes on."""
     one, two = clusters(), clusters()
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     remove(root, owner_path(root))
     with OrderedWindows(two.settings, "g") as windows:
         for window_id in ("w", "other"):
@@ -127,11 +133,11 @@ def test_a_window_says_whose_the_root_is_when_the_owner_was_lost(
                 stage_window(plan, windows.settings, root)
             windows.abandon(plan)
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(1), output=root)
+        windows.run(an_hour(1), root)
     remove(root, owner_path(root))
     with OrderedWindows(two.settings, "g") as windows:
         assert windows.adopt_output(root) == owner_of(one)
-        windows.run(an_hour(2), output=root)
+        windows.run(an_hour(2), root)
     assert rows(root) == first()
 
 
@@ -141,12 +147,12 @@ def test_a_root_that_lost_all_that_was_beside_it_has_no_new_owner(
     """Nobody knows whose its windows are: nothing is planned, and nothing is recorded."""
     one, two = clusters(), clusters()
     with OrderedWindows(one.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     remove(root, control_folder(root))
     for cluster in (two, one):
         with OrderedWindows(cluster.settings, "other") as windows:
             with pytest.raises(SinkError, match="not known which ledger"):
-                windows.run(an_hour(1), output=root)
+                windows.run(an_hour(1), root)
             assert not windows.list()
 
 
@@ -179,7 +185,7 @@ def test_a_publisher_does_not_undo_an_adoption(
 
     monkeypatch.setattr(RootOwner, "with_group", adopted_meanwhile)
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), output=root)
+        windows.run(an_hour(), root)
     owner = read_owner(files_for(root, None), root)
     assert owner is not None
     assert owner.ledger_id == "other/ledger"
@@ -197,9 +203,9 @@ def test_a_publication_leaves_another_ledger_s_stage(
     with OrderedWindows(one.settings, "g") as windows:
         output = committed(windows, root)
     with OrderedWindows(two.settings, "g") as windows:
-        windows.plan(an_hour(5), "the ledger exists")
+        windows.plan(an_hour(5), "the-ledger-exists")
         windows.adopt_output(root)
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     assert output.exists()
 
 
@@ -209,11 +215,13 @@ def test_an_id_that_another_group_has_used_for_another_hour_is_refused_before_it
 ) -> None:
     """Its folder has another name: no job runs, and nothing stays claimed."""
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(a_second(0), "hourly", output=root, partition_by=partition_by)
+        windows.run(a_second(0), Folder(root, partition_by=partition_by), window_id="hourly")
     fill(kafka, "second", hour=3)
     with OrderedWindows(kafka.settings, "h") as windows:
         with pytest.raises(OutputOwnedError):
-            windows.run(a_second(3 * HOUR), "hourly", output=root, partition_by=partition_by)
+            windows.run(
+                a_second(3 * HOUR), Folder(root, partition_by=partition_by), window_id="hourly"
+            )
         assert windows.state() is None
     assert rows(root) == first(1)
 
@@ -227,7 +235,7 @@ def test_a_stranger_s_file_does_not_count_as_a_generation(
     """Of any number of digits, of any script: the window is published again, and can be read."""
     root = memory()
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
         folder = files(root)[0].rpartition("/")[0]
         for number in ("9" * 25, "9" * 18, "\u0663"):
             open_store(root, None).put(f"{folder}/x-0-{number}-part-00000.parquet", b"x")
@@ -240,9 +248,9 @@ def test_a_generation_that_has_none_after_it_is_an_error_before_the_write(memory
     """A manifest is never replaced by one that cannot be read."""
     output = Layout(memory(), "w", "claim", 0)
     last = Manifest(GENERATION_MAX, output, {})
-    assert Manifest.parse(last.to_bytes(), output) == last
+    assert Manifest.parse(last.to_bytes(), output, "manifest") == last
     beyond = json.loads(last.to_bytes()) | {"generation": GENERATION_MAX + 1}
-    assert Manifest.parse(json.dumps(beyond).encode(), output) is None
+    assert Manifest.parse(json.dumps(beyond).encode(), output, "manifest") is None
     with pytest.raises(SinkError, match="none after it"):
         next_generation(output, last, {})
     assert next_generation(output, Manifest(7, None, {}), {}) == 8
@@ -254,7 +262,7 @@ def test_readers_are_given_no_files_that_are_not_the_window_s(
     """Somebody has changed the manifest: the others are named in the log."""
     root = memory()
     with OrderedWindows(kafka.settings, "g") as windows:
-        windows.run(an_hour(), "w", output=root)
+        windows.run(an_hour(), root, window_id="w")
     store, path = open_store(root, None), f"{control_folder(root)}/windows"
     [name] = store.listed(path)
     found = store.get(f"{path}/{name}")

@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     SpillError,
+    StagedOutput,
     UnknownTopicError,
     WindowCoveredError,
+    WindowPlan,
+    stage_window,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output.writing import stage_files
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.spark_support import (
     CUTOFF_MS,
     Row,

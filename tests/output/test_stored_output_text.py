@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, loads
+from kafka_ordered_ops import OutputVersionError, StagedOutput, Window, WindowPlan
+from kafka_ordered_ops.core.strict_json import JsonError, loads
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.objects.layout import Manifest, Seal
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from tests.support.examples import examples
 from tests.support.stored_text import changed
@@ -45,11 +46,19 @@ RESULTS = (dict(OUTPUT.to_json()), {"parts": [dict(PART.to_json())]})
 FILES = {"a/part-00000.parquet": 100, "a/part-00001.parquet": 0}
 
 
+def unless_newer(read: Callable[[], Any]) -> Any:
+    """What is read; None for a text whose version was raised."""
+    try:
+        return read()
+    except OutputVersionError:
+        return None
+
+
 @settings(max_examples=examples(100))
 @given(changed(json.loads(Seal(OUTPUT, FILES).to_bytes())))
 def test_any_seal_is_read_or_is_none(content: bytes) -> None:
     """Sizes are whole numbers that are not negative, and no path is there twice."""
-    found = Seal.parse(content, OUTPUT)
+    found = unless_newer(lambda: Seal.parse(content, OUTPUT, "seal"))
     assert found is None or all(type(size) is int and size >= 0 for size in found.files.values())
 
 
@@ -57,8 +66,8 @@ def test_any_seal_is_read_or_is_none(content: bytes) -> None:
 @given(changed(json.loads(Manifest(3, OUTPUT, FILES, "me", ("b/x",)).to_bytes())))
 def test_any_manifest_is_read_or_is_none(content: bytes) -> None:
     """What is read can be written again."""
-    found = Manifest.parse(content, OUTPUT)
-    assert found is None or Manifest.parse(found.to_bytes(), OUTPUT) == found
+    found = unless_newer(lambda: Manifest.parse(content, OUTPUT, "manifest"))
+    assert found is None or Manifest.parse(found.to_bytes(), OUTPUT, "") == found
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,7 +76,7 @@ def test_any_marker_is_read_or_is_none(tmp_path: Any, content: bytes) -> None:
     """As a folder beside the output may hold it."""
     output = replace(OUTPUT, root=str(tmp_path))
     (tmp_path / "_kafka_ordered_ops.json").write_bytes(content)
-    found = type(output)._parsed(str(tmp_path), content)
+    found = unless_newer(lambda: type(output).parsed(content, str(tmp_path), "marker"))
     assert found is None or found.root == str(tmp_path)
 
 
@@ -82,9 +91,9 @@ def test_any_stored_result_is_an_output_or_none(text: bytes) -> None:
     found = output_of(result, PLAN)
     assert found is None or (found.window_id, found.claim_id) == ("w", OUTPUT.claim_id)
     if isinstance(result, dict):
-        StagedOutput.found(result)
-        KeptOutput.from_json(result)
+        unless_newer(lambda: StagedOutput.found(result))
+        unless_newer(lambda: KeptOutput.from_json(result))
         try:
-            StagedOutput.from_json(Fields(result, "result"))
+            StagedOutput.from_json(result)
         except JsonError:
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SpillError
+from kafka_ordered_ops import SpillError
 from kafka_ordered_ops.output.writing.temporary import temporary_folder
 from tests.support.stages import control_of
 

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, SpillError
+from kafka_ordered_ops import ConfigError, SinkError, SpillError, WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.disk.trust import TRUST_VARIABLE
 from kafka_ordered_ops.ordered.folder import temporary_folder
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.cleaning import leftovers
 from kafka_ordered_ops.output.filesystem import LocalFiles
-from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.spark.applications.protocol import new_place
-from kafka_ordered_ops.spark.job_checks import check_writable
+from kafka_ordered_ops.spec.writable import check_writable
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.garbage_support import plan as plan
 from tests.support.garbage_support import staged
@@ -104,7 +103,7 @@ def test_what_runs_is_where_nobody_else_can_put_anything(plan: WindowPlan, share
     with new_place(f"{shared}/.koo/orders", plan) as place:
         assert not Path(place.private).is_relative_to(shared)
         assert stat.S_IMODE(os.stat(place.private).st_mode) == 0o700
-        as_other('mv "$1/.koo" "$1/.away"; mkdir -p "$1/.koo/orders/submit/logs"', shared)
+        as_other('mv "$1/.koo" "$1/.away"; mkdir -p "$1/.koo/orders/submit/_logs"', shared)
         with pytest.raises(PermissionError, match="belongs to user"):
             LocalFiles().write(f"{place.folder}/progress.json", b"")
     left = as_other('find "$1/.koo" -type f', shared).stdout

@@ -9,18 +9,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthorizationError,
     ConfigError,
+    Earliest,
     RecordTooLargeError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.processing.failures import FixedBackoff
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.kafka.ports import open_lookup
+from kafka_ordered_ops.processing import Processor, Record
 from kafka_ordered_ops.processing.dead_letters import TEXT_BYTES_MAX, dead_letter
-from kafka_ordered_ops.processing.processor import Processor
 from kafka_ordered_ops.processing.work_queue import Result
 from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded

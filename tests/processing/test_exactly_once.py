@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -12,22 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerError,
     CommitRefusedError,
     CommitUnknownError,
     ConfigError,
-    RecordFailedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.offset_map import fitting
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.processing import outputs
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.kafka.transactions import MemberTransactions
-from kafka_ordered_ops.processing import NewRecord, Processor
-from kafka_ordered_ops.processing.workers.calls import call_of
+from kafka_ordered_ops.kafka.members.transactions import MemberTransactions
+from kafka_ordered_ops.processing import NewRecord, Processor, Record
 from kafka_ordered_ops.testing.membership import expire_members
 from kafka_ordered_ops.testing.writing import MemoryTransactions
 from tests.ordered.test_ordered_kill import forget_members
@@ -36,7 +32,6 @@ from tests.support.memory_world import MemoryWorld
 from tests.support.processing_groups import Worker, committed_places, places, twice, wait_until
 from tests.support.produced import Transformer, check_once_in_order, output_of, written
 from tests.support.windows_support import TIMEOUT_S
-from tests.support.work_functions import copied
 from tests.support.worlds import World
 
 #: No commit but the first, of where partitions begin, and the last.
@@ -115,7 +110,8 @@ def test_nothing_is_visible_before_the_commit(world: World) -> None:
     """Neither outputs nor progress; at the end both are."""
     fill(world, 10)
     with Transformer(world, commit_interval_s=_NEVER_S) as worker:
-        worker.until_done(*places(range(10)))
+        worker.until_processed(10)
+        assert not worker.done
         assert not written(world)
         assert not committed_places(world)
     check_once_in_order(written(world), places(range(10)))
@@ -201,7 +197,7 @@ def test_a_dead_letter_is_in_the_transaction(world: World) -> None:
     with Transformer(
         world, returns=returns, commit_interval_s=_NEVER_S, processor=options
     ) as worker:
-        worker.until_done(*places(range(6)))
+        worker.until_processed(6)
         assert not world.stored("dead")
     assert committed_places(world) == set(places(range(6)))
     check_once_in_order(written(world), rest)
@@ -218,14 +214,14 @@ def test_outputs_whose_records_do_not_fit_into_the_map_wait(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is what is committed, and the rest follows when there is room."""
-    small = {"kept": EMPTY_SET, "limit_bytes": 12}
+    small = {"committed": EMPTY_SET, "limit_bytes": 12}
     monkeypatch.setattr(fitting.fitted_map, "__kwdefaults__", small)
     monkeypatch.setattr(fitting, "FULL_SHARE", 2.0)
     fill(world, 100, keys=100)
     with Transformer(
         world, holds=lambda one: one.offset % 20 == 0, processor={"ordering": "unordered"}
     ) as worker:
-        worker.until(lambda: len(worker.done) == 95)
+        worker.until_processed(95)
         fitting_ones = {(0, offset) for offset in range(1, 40) if offset != 20}
         worker.until(lambda: committed_places(world) == fitting_ones)
         check_once_in_order(written(world), fitting_ones)
@@ -240,7 +236,7 @@ def test_a_map_without_room_keeps_what_is_written(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lower records that are done later wait: in its place, they would let the next member write its outputs again."""
-    small = {"kept": EMPTY_SET, "limit_bytes": 12}
+    small = {"committed": EMPTY_SET, "limit_bytes": 12}
     monkeypatch.setattr(fitting.fitted_map, "__kwdefaults__", small)
     monkeypatch.setattr(fitting, "FULL_SHARE", 2.0)
     later = threading.Event()
@@ -286,7 +282,7 @@ def test_many_outputs_are_written_at_once_and_no_more_are_made_meanwhile(
     for _ in range(10):
         world.write("more", 0, *range(10))
     with Transformer(world, "more", group_id="fails", processor={"max_concurrency": 4}) as worker:
-        worker.until(lambda: len(worker.done) >= 20)
+        worker.until_processed(20)
         wait_until(lambda: worker.processor.counts[0].in_flight == 0)
         assert len(worker.begun) < 40
         assert worker.processor.counts[0].held > 60
@@ -297,13 +293,13 @@ def test_a_member_that_was_thrown_out_writes_nothing_of_what_it_had_done(world: 
     """Its records are processed again, and their outputs are there once."""
     fill(world, 10)
     with Transformer(world, commit_interval_s=_NEVER_S) as worker:
-        worker.until_done(*places(range(10)))
+        worker.until_processed(10)
         if isinstance(world, MemoryWorld):
             expire_members(world.kafka.name, world.named("live"))
         else:
             assert isinstance(world, BrokerWorld)
             forget_members(world, world.named("live"))
-        worker.until(lambda: len(worker.done) == 20)
+        worker.until_processed(20)
         assert not written(world)
     assert twice(worker) == set(places(range(10)))
     check_once_in_order(written(world), places(range(10)))
@@ -416,94 +412,13 @@ def test_the_error_of_a_transaction_names_the_record_that_it_is_about(
     assert ("ValueError: no such order" in note) is is_dead
 
 
-async def _copied_later(record: Record) -> NewRecord:
-    await asyncio.sleep(0.001)
-    return copied(record)
-
-
-def _all_copied(records: list[Record]) -> list[Any]:
-    return [[copied(one)] for one in records]
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "workers"),
-    [
-        (_copied_later, {}, "threads"),
-        (_all_copied, {"batch_size": 7}, "threads"),
-        (copied, {}, "processes"),
-    ],
-)
-def test_every_kind_of_function_writes(
-    memory: MemoryWorld, function: Callable[[Any], Any], options: dict[str, Any], workers: str
-) -> None:
-    """On an event loop, in batches, and in processes."""
-    memory.create("orders")
-    memory.create("out")
-    fill(memory, 30)
-    processor = Processor(memory.settings, workers=workers, max_concurrency=2)
-    results = processor.subscribe(
-        memory.named("orders"), function, group_id=memory.named("live"), produce=True, **options
-    )
-    for _ in range(30):
-        next(results)
-    processor.stop()
-    assert not list(results)
-    check_once_in_order(written(memory), places(range(30)))
-
-
-@pytest.mark.parametrize("value", ["text", b"bytes", 1, [1], [None], {}, object()])
-def test_a_value_that_cannot_be_written_fails_its_record(memory: MemoryWorld, value: Any) -> None:
-    """As if the function had raised: it is tried again, and then the policy decides."""
-    memory.create("orders")
-    memory.write("orders", 0, 1)
-    options: dict[str, Any] = {"retries": 1, "backoff": lambda *_: 0.0}
-    with (
-        pytest.raises(RecordFailedError, match=r"attempt 2.*NewRecord") as caught,
-        Transformer(memory, returns=lambda _: value, processor=options) as worker,
-    ):
-        worker.until(lambda: False)
-    assert isinstance(caught.value.__cause__, TypeError)
-
-
-def test_a_batch_gives_one_value_for_each_record() -> None:
-    """A record, several, or None; otherwise all of the batch have failed."""
-    records = [Record("orders", 0, offset, 0, None, None) for offset in range(3)]
-    one = NewRecord("out", None, b"x")
-    values: list[Any] = [one, [one, one], None]
-    call = call_of(lambda _: values, in_batches=True, produces=True)
-    assert [result.value for result in call(records)] == [one, (one, one), None]
-    values[1] = [one, "text"]
-    assert all(isinstance(result.error, TypeError) for result in call(records))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"topic": ""},
-        {"topic": "a topic"},
-        {"topic": None},
-        {"key": "text"},
-        {"value": 1},
-        {"headers": {"a": b"1"}},
-        {"headers": [("a", "text")]},
-        {"headers": 5},
-        {"timestamp_ms": -1},
-        {"timestamp_ms": 2**63},
-        {"timestamp_ms": 1.5},
-        {"partition": -1},
-        {"partition": True},
-    ],
-)
-def test_a_record_that_no_topic_can_take_is_not_made(wrong: dict[str, Any]) -> None:
-    """The error is raised where it is made, and fails one record only."""
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        NewRecord(**{"topic": "out", "key": b"k", "value": b"v", **wrong})
-
-
 def test_uncommitted_records_are_no_input(memory: MemoryWorld) -> None:
     """Nothing would be exactly once."""
     processor = Processor(memory.settings)
-    for options in ({"produce": True, "isolation": "read_uncommitted"}, {"produce": "yes"}):
+    for options in (
+        {"produce": "transactional", "isolation": "read_uncommitted"},
+        {"produce": "yes"},
+    ):
         given_options: dict[str, Any] = options
         with pytest.raises(ConfigError, match="produce"):
             processor.subscribe("orders", lambda _: None, group_id="g", **given_options)
@@ -514,7 +429,7 @@ def test_without_produce_values_are_only_results(memory: MemoryWorld) -> None:
     memory.create("orders")
     memory.create("out")
     memory.write("orders", 0, 1)
-    with Transformer(memory, produce=False) as worker:
+    with Transformer(memory, produce=None) as worker:
         worker.until(lambda: committed_places(memory) == {(0, 0)})
     assert isinstance(worker, Worker)
     assert not written(memory)

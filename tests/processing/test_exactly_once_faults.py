@@ -39,7 +39,7 @@ results = processor.subscribe(
     orders,
     transform,
     group_id=group,
-    produce=True,
+    produce="transactional",
     commit_interval_s=float(interval_s),
     # One that is killed while it joins cannot be removed by hand.
     session_timeout_s=6,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     CommitRefusedError,
     ConfigError,
     OffsetMapDecodeError,
@@ -16,13 +16,13 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
     WindowGroupError,
 )
-from kafka_ordered_ops.core.membership import Commits, committed_offsets
+from kafka_ordered_ops.core.cluster.membership import Commits, committed_offsets
 from kafka_ordered_ops.core.offset_map import fitting
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import GroupProtocol
-from kafka_ordered_ops.processing import sources
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops.processing import Processor
+from kafka_ordered_ops.processing import group_source as sources
 from kafka_ordered_ops.testing.membership import MemoryMember
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
@@ -223,7 +223,7 @@ def test_a_map_that_does_not_fit_keeps_its_lowest_ranges(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest stays in memory, and the log says so once."""
-    small = {"kept": EMPTY_SET, "limit_bytes": 12}
+    small = {"committed": EMPTY_SET, "limit_bytes": 12}
     monkeypatch.setattr(fitting.fitted_map, "__kwdefaults__", small)
     monkeypatch.setattr(fitting, "FULL_SHARE", 2.0)
     world.create("orders")
@@ -264,8 +264,8 @@ def test_a_map_past_the_end_of_the_log_is_not_believed(world: World) -> None:
         worker.until(lambda: False)
 
 
-@pytest.mark.parametrize("produce", [False, True])
-def test_a_topic_that_is_created_again_is_not_skipped(world: World, produce: bool) -> None:
+@pytest.mark.parametrize("produce", [None, "transactional"])
+def test_a_topic_that_is_created_again_is_not_skipped(world: World, produce: str | None) -> None:
     """Its first records have offsets that the old one's had: the next member begins with them."""
     world.create("orders")
     world.write("orders", 0, *range(20))
@@ -297,7 +297,11 @@ def test_invalid_arguments_raise_before_anything_is_touched(world: World) -> Non
     processor = Processor(world.settings)
     for options in (
         {"topics": ()},
-        {"topics": "^orders"},
+        {"topics": "^orders("},
+        {"exclude": 5},
+        {"on_produced": print},
+        {"produce": "idempotent", "on_produced": 5},
+        {"produce": "idempotent", "commit": "transactional"},
         {"group_id": ""},
         {"starting_offsets": "somewhere"},
         {"starting_offsets": None},

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import Member, OrderedReader
 from kafka_ordered_ops.embedded import EmbeddedKafka
-from kafka_ordered_ops.kafka import membership
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops.kafka.members import membership
 from kafka_ordered_ops.processing import Processor
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.interop.conftest import Consume
@@ -24,7 +24,14 @@ from tests.ordered.test_ordered_kill import forget_members
 from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
 from tests.support.parallel_consumer import offsets_done
-from tests.support.processing_groups import Place, Worker, committed_places, places, twice
+from tests.support.processing_groups import (
+    Place,
+    Worker,
+    committed_places,
+    places,
+    twice,
+    wait_until,
+)
 from tests.support.windows_support import TIMEOUT_S
 
 _WORKS = """
@@ -183,7 +190,7 @@ def test_readers_stop_while_a_broker_is_silent() -> None:
         )
         assert len([next(results) for _ in range(20)]) == 20
         reader = OrderedReader(
-            kafka.bootstrap, topic, group_id="other", follow=True, commit_interval_s=rarely
+            kafka.bootstrap, topic, group_id=Member("other", commit_interval_s=rarely), follow=True
         )
         with reader:
             rows = 0
@@ -246,3 +253,24 @@ def _places(done: dict[int, Any]) -> set[Place]:
         for start, end in offsets
         for offset in range(start, end)
     }
+
+
+@pytest.mark.slow
+def test_a_paused_member_stays_in_its_group(broker: BrokerWorld) -> None:
+    """For longer than its session: no record is begun, and its partition does not move."""
+    session_s = 6.0
+    broker.create("orders", partitions=2)
+    with Worker(broker, session_timeout_s=session_s) as first, Worker(broker) as second:
+        wait_until(lambda: [len(one.processor.partitions) for one in (first, second)] == [1, 1])
+        [held] = first.processor.partitions
+        first.processor.pause()
+        for number in range(2):
+            broker.write("orders", number, *range(10))
+        second.until_done(*[(1 - held.partition, offset) for offset in range(10)])
+        resumed_at = time.monotonic() + 1.5 * session_s
+        first.until(lambda: time.monotonic() > resumed_at)
+        assert [one.partition for one in first.processor.partitions] == [held.partition]
+        assert not first.begun
+        first.processor.resume()
+        first.until_done(*[(held.partition, offset) for offset in range(10)])
+        assert not twice(first, second)

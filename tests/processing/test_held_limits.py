@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops import ConfigError, Window, WindowPlan
+from kafka_ordered_ops.processing import Processor, Record
 from tests.support.processing_groups import wait_until
 from tests.support.windows_support import at
 from tests.support.worlds import World

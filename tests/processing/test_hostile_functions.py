@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     HungFunctionsError,
     ProcessingError,
     RecordFailedError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.processing.record import Record, Result
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.processing import Processor
+from kafka_ordered_ops.processing import Processor, Record, Result
 from tests.support.memory_world import MemoryWorld
 from tests.support.work_functions import emptied, unreadable
 

@@ -13,9 +13,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.processing import metrics
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops import Window
+from kafka_ordered_ops.processing import Processor, metrics
 from tests.support.processing_groups import Worker, wait_until
 from tests.support.windows_support import at
 from tests.support.worlds import World
@@ -135,6 +134,6 @@ sys.modules["opentelemetry"] = None
 from kafka_ordered_ops.processing import metrics
 assert metrics._instruments() is None
 one = metrics.RunMetrics("g", None)
-one.begin(), one.count(), one.turn(None, 0.1), one.committed(0.1), one.end()
+one.begin(), one.count(), one.turn(None, 0.1), one.committed(0.1, None), one.end()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

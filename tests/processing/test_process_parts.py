@@ -18,17 +18,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     PartsMissingError,
     RecordFailedError,
     WindowMismatchError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.processing import Processor, process_window
 from kafka_ordered_ops.processing.window_job import ProcessedCounts, ProcessedWindow
 from tests.support.memory_world import MemoryWorld

@@ -17,21 +17,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerError,
     ConfigError,
+    Earliest,
     KafkaOrderedOpsError,
     LedgerRecordError,
     ProcessingStoppedError,
     RecordFailedError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.processing import Processor, plan_source, process_window
+from kafka_ordered_ops.processing import Processor, Record, Result, plan_source, process_window
 from kafka_ordered_ops.processing.plan_source import PlanSource
 from kafka_ordered_ops.processing.window_job import ProcessedCounts, process_plan
 from tests.support.memory_world import MemoryWorld
@@ -107,7 +106,7 @@ def test_a_plan_is_taken_as_it_is(world: World) -> None:
     filled(world)
     plan = world.plan("w", 1_000, starting_offsets=Earliest())
     assert plan is not None
-    with pytest.raises(ConfigError, match="leave out window_id"):
+    with pytest.raises(ConfigError, match="omit window_id"):
         process_window(world.windows(), plan, Calls(), window_id="other")
     calls = Calls()
     assert process_window(world.windows(), plan, calls).succeeded == 40

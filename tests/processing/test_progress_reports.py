@@ -7,11 +7,9 @@ import time
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Window, WindowPlan
 from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops.processing import Processor
 from tests.support.processing_groups import Worker, wait_until
 from tests.support.windows_support import at
 from tests.support.worlds import World

@@ -19,10 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import AuthorizationError
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.processing import NewRecord, Processor, process_window
+from kafka_ordered_ops import AuthorizationError, OrderedWindows, Window
+from kafka_ordered_ops.processing import NewRecord, Processor, Record, process_window
 from tests.support.cli_support import cli
 from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded
@@ -119,7 +117,7 @@ def test_a_member_that_writes_needs_its_documented_rights(job: Job) -> None:
         job.cluster.grant(*(one for name, one in rights.items() if name != what))
         seen: list[int] = []
         run = job.processor.subscribe(
-            job.topic, charge(job, seen), group_id=job.group_id, produce=True
+            job.topic, charge(job, seen), group_id=job.group_id, produce="transactional"
         )
         with pytest.raises(AuthorizationError) as caught:
             next(run)
@@ -127,12 +125,16 @@ def test_a_member_that_writes_needs_its_documented_rights(job: Job) -> None:
         assert not seen, what
     # Where a function writes to is known when it returns: its records are not done.
     job.cluster.grant(*(one for name, one in rights.items() if name != "WRITE on out"))
-    run = job.processor.subscribe(job.topic, charge(job, []), group_id=job.group_id, produce=True)
+    run = job.processor.subscribe(
+        job.topic, charge(job, []), group_id=job.group_id, produce="transactional"
+    )
     with pytest.raises(AuthorizationError, match=job.out):
         list(run)
     job.cluster.grant(*rights.values())
     with job.processor as processor:
-        run = processor.subscribe(job.topic, charge(job, []), group_id=job.group_id, produce=True)
+        run = processor.subscribe(
+            job.topic, charge(job, []), group_id=job.group_id, produce="transactional"
+        )
         done = list(islice(run, RECORDS))
     assert sorted(one.record.offset for one in done) == list(range(RECORDS))
 

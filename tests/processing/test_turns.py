@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.processing.scheduling import Lane, Ordering
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing import Record, Result
 from kafka_ordered_ops.processing.workers.turns import Turn
 
 TP = TopicPartition("t", 0)

@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     NotShareableError,
     ProcessingStoppedError,
     RecordFailedError,
+    Window,
+    WindowPlan,
 )
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops.processing import Processor, Record
 from tests.support.memory_world import MemoryWorld
 from tests.support.windows_support import at
 from tests.support.work_functions import answer
@@ -288,7 +287,7 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ordering", "batch_size"), [("partition", 5), ("key", 0), ("key", 10**9), ("key", "5")]
+    ("ordering", "batch_size"), [("partition", 0), ("key", 0), ("key", 10**9), ("key", "5")]
 )
 def test_bad_batches_are_refused(memory_plan: WindowPlan, ordering: str, batch_size: Any) -> None:
     """When they are asked for, not with the first result."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     FunctionTimeoutError,
     HungFunctionsError,
@@ -25,9 +25,9 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.processing.failures import FailurePolicy, FixedBackoff, WhenExhausted
 from kafka_ordered_ops.core.processing.progress import Progress
-from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing import Record, Result
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 from kafka_ordered_ops.processing.workers import process_workers
 from kafka_ordered_ops.processing.workers.crew import WorkerKind, crew_of

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AccessDeniedError,
     ConfigError,
     LeaseError,
@@ -28,7 +28,7 @@ from kafka_ordered_ops.core.errors import (
     RelayUnavailableError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
 from kafka_ordered_ops.relay.client_calls import Calls, Pause, Reply, Send, _ranges, _requests
 from kafka_ordered_ops.relay.http.server import Listening
@@ -256,7 +256,7 @@ def test_answers_of_others_than_a_relay(body: bytes) -> None:
         calls.extend(["token"], 5.0),
         calls.window(cast(Any, plan), None),
     ):
-        with pytest.raises(RelayError, match="no relay") as raised:
+        with pytest.raises(RelayError, match="not a relay") as raised:
             only(steps)
         assert STRANGE[body] in str(raised.value)
 

@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from kafka_ordered_ops.core.errors import BrokerError
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import BrokerError
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
 from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from tests.support.memory_world import MemoryWorld
@@ -168,6 +168,73 @@ def test_arrow_and_async(world: World) -> None:
 
     with servers(world) as running:
         assert asyncio.run(scenario(running[0].url)) == wanted
+
+
+@pytest.mark.slow
+def test_reads_of_an_async_client_that_are_cancelled(world: World) -> None:
+    """While they wait, or just as a record comes: it is another one's within the time of a lease."""
+    filled(world, 0)
+
+    async def scenario(url: str) -> None:
+        seen: list[tuple[int, int]] = []
+        async with AsyncRelayClient(url) as client, AsyncRelayClient(url) as other:
+            await other.read("billing", wait_s=0.0)
+            for at in range(20):
+                waiting = [
+                    asyncio.create_task(client.read("billing", wait_s=30.0, lease_s=1.0))
+                    for _ in range(4)
+                ]
+                await asyncio.sleep(0.02)
+                await asyncio.to_thread(world.write, "orders", at % PARTITIONS, at)
+                await asyncio.sleep(0.001 * at)
+                for one in waiting:
+                    one.cancel()
+                for found in await asyncio.gather(*waiting, return_exceptions=True):
+                    if not isinstance(found, BaseException):
+                        seen += map(place, found.records)
+                        await client.acknowledge(*found.leases)
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(set(seen)) < 20:
+                    delivery = await other.read("billing", wait_s=5.0)
+                    seen += map(place, delivery.records)
+                    await other.acknowledge(*delivery.leases)
+        assert len(seen) == 20
+
+    with servers(world) as running:
+        asyncio.run(scenario(running[0].url))
+
+
+@pytest.mark.slow
+def test_a_loop_of_an_async_client_that_is_cancelled(world: World) -> None:
+    """It acknowledges what is done, and gives back the rest at once, however long the lease is."""
+    filled(world, 4)
+
+    async def scenario(url: str) -> None:
+        async with AsyncRelayClient(url) as client:
+            begun: list[tuple[int, int]] = []
+
+            async def work() -> None:
+                async with aclosing(client.records("billing", lease_s=3_600.0)) as loop:
+                    async for record in loop:
+                        begun.append(place(record))
+                        if len(begun) == 3:
+                            await asyncio.Event().wait()
+
+            working = asyncio.create_task(work())
+            await until(lambda: len(begun) == 3)
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+            left: dict[tuple[int, int], int] = {}
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(left) < 4 * PARTITIONS - 2:
+                    found = await client.read("billing", wait_s=30.0, lease_s=3_600.0)
+                    left |= {place(one): one.attempt for one in found.records}
+            assert set(begun[:2]).isdisjoint(left)
+            assert left[begun[2]] == 2
+
+    with servers(world) as running:
+        asyncio.run(scenario(running[0].url))
 
 
 def test_a_server_that_is_stopped_answers_those_who_wait(memory: MemoryWorld) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, LeaseError, RelayUnavailableError
+from kafka_ordered_ops import ConfigError, LeaseError, RelayUnavailableError
 from kafka_ordered_ops.relay import AsyncRelayClient, RelayClient
 from kafka_ordered_ops.relay.http.server import Listening
 from tests.support.relay_server import Running, serving
@@ -36,7 +36,7 @@ def test_a_token_is_not_sent_in_plain_text(client: Any, monkeypatch: pytest.Monk
     monkeypatch.setenv("KAFKA_ORDERED_OPS_RELAY_TOKEN", "koo_x")
     with pytest.raises(ConfigError, match="without encryption"):
         client(AWAY)
-    with pytest.raises(ConfigError, match="one of them alone"):
+    with pytest.raises(ConfigError, match="only one of them"):
         client("https://user:secret@a")
 
 

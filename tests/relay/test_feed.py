@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import ClientSettings
+from kafka_ordered_ops.core.cluster.reading import Turn
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.reading import Turn
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.relay.leases import feed
 from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 from tests.support.relay_servers import wait_until

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AccessDeniedError,
     ClosedError,
     CommitUnknownError,
@@ -23,8 +23,8 @@ from kafka_ordered_ops.core.errors import (
     RelayLimitError,
     RelayUnavailableError,
 )
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay.http import bodies
 from kafka_ordered_ops.relay.http.server import Listening, RelayServer
 from kafka_ordered_ops.relay.ports import Delivered

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import AccessDeniedError, ConfigError
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay.http import server as http_server
 from kafka_ordered_ops.relay.http.access import Tokens, add_entry, new_token, read_entries
 from kafka_ordered_ops.relay.http.server import Listening, RelayServer
@@ -93,6 +93,7 @@ def test_file_that_others_can_open(file: Path, mode: int) -> None:
 
 
 LINE: dict[str, Any] = {
+    "version": 1,
     "name": "a",
     "sha256": "0" * 64,
     "topics": ["orders"],

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import ConfigError
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay.http.access import add_entry, new_token
 from kafka_ordered_ops.relay.http.callers import Callers
 from kafka_ordered_ops.relay.http.server import Listening

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import LeaseError
+from kafka_ordered_ops import LeaseError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay.tokens import Lease, TokenSigner

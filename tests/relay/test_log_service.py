@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ordered_ops.core.errors import LeaseError, RelayError
-from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops import Earliest, LeaseError, RelayError
 from kafka_ordered_ops.relay.engine import changes
 from kafka_ordered_ops.relay.log import PREFIX
 from kafka_ordered_ops.relay.service import Relay

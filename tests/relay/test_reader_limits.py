@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 
-from kafka_ordered_ops.core.errors import AccessDeniedError, RelayLimitError
+from kafka_ordered_ops import AccessDeniedError, Earliest, RelayLimitError
+from kafka_ordered_ops.core.cluster.reading import BATCH_RECORDS
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.kafka.ports import read_committed_offsets
-from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.relay.engine import group_limits, groups
 from kafka_ordered_ops.relay.ports import Delivered, Reader
 from kafka_ordered_ops.relay.service import Relay

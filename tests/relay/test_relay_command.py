@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kafka_ordered_ops import AccessDeniedError, ConfigError
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.relay import RelayClient
 from kafka_ordered_ops.relay.http.access import read_entries
 from kafka_ordered_ops.relay.limits import TokenLimits

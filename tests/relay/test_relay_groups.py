@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_records import Acknowledged, Opened, Owned, encode
 from kafka_ordered_ops.kafka.ports import open_internal_topics, open_lookup

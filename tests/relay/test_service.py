@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ClosedError,
     ConfigError,
+    Earliest,
+    Latest,
     LeaseError,
     UnknownTopicError,
+    WindowPlan,
 )
+from kafka_ordered_ops.core.cluster.reading import BATCH_RECORDS
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import GroupProtocol
-from kafka_ordered_ops.core.window.bounds import Earliest, Latest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
-from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay.engine.server import now_ms
 from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
 from kafka_ordered_ops.relay.log import log_tp

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import KafkaOrderedOpsError
 from kafka_ordered_ops.relay.service import Relay
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.support.memory_world import MemoryWorld

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kafka_ordered_ops import Earliest
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.relay.engine import burying
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import GroupInUseError
-from kafka_ordered_ops.core.processing.new_record import NewRecord
+from kafka_ordered_ops import GroupInUseError
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import (
     open_internal_topics,
@@ -15,6 +14,7 @@ from kafka_ordered_ops.kafka.ports import (
     open_writer,
     read_committed_offsets,
 )
+from kafka_ordered_ops.processing import NewRecord
 from tests.support.relay_servers import wait_until
 from tests.support.worlds import World
 

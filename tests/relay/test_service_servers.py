@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import RelayUnavailableError
+from kafka_ordered_ops import RelayUnavailableError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.relay.engine.server import now_ms

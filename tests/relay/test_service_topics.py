@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.cluster_facts import group_of_other_kind
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     CorruptRecordError,
+    Earliest,
     GroupInUseError,
+    Latest,
     NotReadyError,
     RecordsLostError,
     RelayError,
@@ -19,9 +20,9 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.cluster.cluster_facts import group_of_other_kind
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.relay.engine import groups, upkeep
 from kafka_ordered_ops.relay.engine.requests import Requests
 from kafka_ordered_ops.relay.leases import reads

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kafka_ordered_ops import BrokerUnreachableError, NotReadyError
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, NotReadyError
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.relay.engine import requests
 from kafka_ordered_ops.relay.engine.replay import Replay

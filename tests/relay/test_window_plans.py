@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     KafkaOrderedOpsError,
     NotReadyError,
     RelayLogRecordError,
     TopicRecreatedError,
     UnknownTopicError,
+    WindowPlan,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.relay.http.answers import answer_of
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import places, read_all, run, serving

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops import Application, Earliest, OrderedWindows
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
 from tests.support.cluster import REPOSITORY, cluster, why_no_hosts
 from tests.support.hdfs_support import hdfs, staged_names
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 JOB = """
     import os
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     def elsewhere(path):
         def checked(batches):
@@ -58,12 +57,14 @@ def test_a_host_that_shares_nothing_but_hdfs(
         root = f"{address}/lake/orders"
         done = windows.run(
             before(orders, 25, Earliest()),
-            "w",
-            application=application(tmp_path, JOB),
-            output=root,
-            submit=replace(
-                small(**{"spark.executor.memory": "512m"}), master=made.master, timeout_s=700
+            root,
+            job=Application(
+                application(tmp_path, JOB),
+                submit=replace(
+                    small(**{"spark.executor.memory": "512m"}), master=made.master, timeout_s=700
+                ),
             ),
+            window_id="w",
         )
         assert (done.ran, done.records) == (True, 5)
         found, offsets = files_of(root), list[Any]()

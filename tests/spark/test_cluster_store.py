@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
 from tests.conftest import MakeTopic, Produce
 from tests.spark.test_spark_objects import conf_with_keys
@@ -84,13 +84,13 @@ JOB = """
     import sys
     import helper
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     spark = SparkSession.builder.getOrCreate()
     window = current_window(spark)
     rows = window.read(ordered=False).repartition(3)
     gated = rows.mapInArrow(helper.gate(sys.argv[1]), rows.schema)
-    window.write(gated, ordered=sys.argv[2] == "ordered")
+    window.write(gated)
 """
 
 #: Of a driver that was killed: empty objects that the library cannot delete.
@@ -139,9 +139,9 @@ class Driver:
     rows: list[Row] = field(repr=False)
     processes: list[subprocess.Popen[str]] = field(default_factory=list, repr=False)
 
-    def start(self, gate: Gate, order: str = "any", **more: Any) -> subprocess.Popen[str]:
+    def start(self, gate: Gate, **more: Any) -> subprocess.Popen[str]:
         """A call of `run`, in a process of its own."""
-        task = {**self.task, "arguments": [gate.address, order], **more}
+        task = {**self.task, "arguments": [gate.address], **more}
         (self.folder / "task.json").write_text(json.dumps(task))
         process = subprocess.Popen(
             [sys.executable, str(_CALLER), "task.json"],
@@ -166,10 +166,10 @@ class Driver:
             process.kill()
             process.communicate()
 
-    def run(self, order: str = "any", **more: Any) -> dict[str, Any]:
+    def run(self, **more: Any) -> dict[str, Any]:
         """A call that must succeed; what it says."""
         with gate_for() as gate:
-            return _told(self.start(gate, order, **more))
+            return _told(self.start(gate, **more))
 
 
 def _told(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -223,6 +223,7 @@ def driver(
         "topic": name,
         "cutoff_ms": _CUTOFF_MS,
         "engine": "python",
+        "ordered": False,
         "application": str(tmp_path / "job.py"),
         "output": f"{store.root}/{group_id}",
         "storage_options": store.options,
@@ -285,7 +286,7 @@ def _held(driver: Driver, gate: Gate, process: subprocess.Popen[str]) -> Held:
 @pytest.mark.parametrize("engine", ["python", "connector"])
 def test_hosts_share_nothing_but_the_store(driver: Driver, engine: str) -> None:
     """The window's records, in order, written by executors that see no file of the driver's."""
-    told = driver.run("ordered", engine=engine)
+    told = driver.run(ordered=True, engine=engine)
     assert (told["ran"], told["records"]) == (True, len(driver.rows))
     assert _published(driver) == driver.rows
     assert _staged(driver) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthenticationError,
     AuthorizationError,
     BrokerUnreachableError,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import WindowPlan
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 from kafka_ordered_ops.spark.read.connector_loads import Load, Runs, loads_of, needs_runs
 from tests.support.spark_support import part_of, plan_of

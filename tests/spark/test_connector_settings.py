@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ClientSettings, ConfigError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.known_settings import ALLOWED_KEYS
-from kafka_ordered_ops.kafka.settings import ClientSettings, is_secret
+from kafka_ordered_ops.kafka.settings import is_secret
 from kafka_ordered_ops.spark.read.connector_settings import LEFT_OUT, JavaSettings, java_settings
 
 CANARY = "canary-s3cret"
@@ -120,11 +120,11 @@ def test_files_of_the_client_certificate_are_read_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        ({"sasl.kerberos.keytab": "/etc/job.keytab"}, "Kerberos up for the JVMs"),
+        ({"sasl.kerberos.keytab": "/etc/job.keytab"}, "Kerberos for the JVMs"),
         ({"sasl.oauthbearer.method": "oidc"}, r"sasl\.oauthbearer\.method"),
         ({"sasl.mechanism": "EXTERNAL"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "job"}, r"sasl\.password"),
-        ({"ssl.cipher.suites": "X"}, "by different names"),
+        ({"ssl.cipher.suites": "X"}, "different names for ciphers"),
         ({"ssl.crl.location": "/etc/crl"}, "no such setting"),
         ({"ssl.ca.location": "probe"}, "one PEM file"),
         ({"ssl.ca.location": "/"}, "one PEM file"),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError
+from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.session import local_session
 from kafka_ordered_ops.spec.deploy_mode import DeployMode
-from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
 KEY = "spark.submit.deployMode"
 

@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kafka_ordered_ops import ConfigError, Earliest, WindowPlan
 from kafka_ordered_ops import spark as room
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.writing import stage as stages
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.hosting.job import WindowJob
-from kafka_ordered_ops.spec.jobs import Copy
-from kafka_ordered_ops.spec.table import Table
+from kafka_ordered_ops import ConfigError, Copy, Earliest, OrderedWindows, Table
+from kafka_ordered_ops.delivery.job import WindowJob
 from tests.support.hosts_support import writing
 from tests.support.spark_support import spark
 from tests.support.tables_support import Lake, lake_spark
@@ -51,10 +47,10 @@ def test_run_appends_to_a_table_that_people_have(
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         misfit = Lake.make(lake_spark, "iceberg", tmp_path, columns="id int", partitions="")
         with pytest.raises(ConfigError, match="a record does not have: id"):
-            windows.run(asked, "w", table=misfit.table, spark=lake_spark)
+            windows.run(asked, Table(misfit.table), window_id="w", spark=lake_spark)
         assert windows.list() == []
-        first = windows.run(asked, "w", table=lake.table, spark=lake_spark)
-        again = windows.run(asked, "w", table=lake.table, spark=lake_spark)
+        first = windows.run(asked, Table(lake.table), window_id="w", spark=lake_spark)
+        again = windows.run(asked, Table(lake.table), window_id="w", spark=lake_spark)
     assert (first.ran, first.records, first.output) == (True, 3, lake.table)
     assert (again.ran, again.output) == (False, lake.table)
     assert _offsets(lake) == [-1, 0, 1, 3]
@@ -78,16 +74,11 @@ def test_a_function_s_rows_are_merged(
     def job(window: Any) -> None:
         window.write(window.read().selectExpr("1 AS id", "offset AS newest", *kept))
 
-    table: dict[str, Any] = {
-        "table": lake.table,
-        "mode": "merge",
-        "keys": ["id"],
-        "spark": lake_spark,
-    }
+    table = Table(lake.table, "merge", keys=["id"])
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        windows.run(before(orders, 12, Earliest()), "w", function=job, **table)
+        windows.run(before(orders, 12, Earliest()), table, job=job, spark=lake_spark)
         [[_, first]] = lake_spark.table(lake.table).collect()
-        with windows.open(before(orders, 40), "next", **table) as window:
+        with windows.open(before(orders, 40), table, spark=lake_spark) as window:
             job(window)
         [[_, second]] = lake_spark.table(lake.table).collect()
     assert first in (0, 1, 3)
@@ -106,7 +97,7 @@ def test_a_host_s_windows_share_a_session(
         columns="offset bigint, window_id string",
         partitions="",
     )
-    job = WindowJob(job=Copy(), to=Table(lake.table, "replace"), starts_spark=True)
+    job = WindowJob(job=Copy(), to=Table(lake.table, "replace"), may_start_spark=True)
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         job.check(windows.settings, group_id)
         asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]

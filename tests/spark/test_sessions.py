@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.spark import read_window
+from kafka_ordered_ops import Earliest
+from kafka_ordered_ops.spark import read_window, write_window
 from kafka_ordered_ops.spark.environment import has_session, running_session
 from kafka_ordered_ops.spark.job_session import job_session
 from kafka_ordered_ops.spark.session import local_session
-from kafka_ordered_ops.spark.write.write import write_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.spark_support import plan_of, spark
 from tests.support.submit_support import script_environment
@@ -145,7 +144,7 @@ with InMemoryKafka() as kafka:
     with OrderedWindows(kafka.settings, "group") as windows:
         for _ in range(2):
             try:
-                windows.run(hour(), "w", output=sys.argv[1], function=job, spark=spark)
+                windows.run(hour(), sys.argv[1], job=job, window_id="w", spark=spark)
             except Exception as error:
                 print(type(error).__name__, error.retriable, "signal 9" in str(error))
 """

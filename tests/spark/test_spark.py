@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     EnvironmentConflictError,
     ReadError,
     ReadTimeoutError,
     SinkError,
+    StagedOutput,
     UnknownTopicError,
     WindowCoveredError,
 )
@@ -30,7 +31,6 @@ from kafka_ordered_ops.core.types import Isolation, PlanContent
 from kafka_ordered_ops.ordered.records.columns import SOURCE_SCHEMA, SPARK_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import slices_of
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import environment, read_window, write_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read import edges, engines, order

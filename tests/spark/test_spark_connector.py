@@ -23,21 +23,21 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     AuthorizationError,
     BrokerUnreachableError,
+    ClientSettings,
     KafkaOrderedOpsError,
     PartitionSetChangedError,
     ReadError,
     ReadTimeoutError,
     RecordsLostError,
     UnknownTopicError,
+    WindowPlan,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.spark import read_window
 from kafka_ordered_ops.spark.failures import named_error

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops import ConfigError, SinkError
 from kafka_ordered_ops.spark import map_by_key, read_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.keyed import KeyGroup, _ByKey

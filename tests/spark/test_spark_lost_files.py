@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+from kafka_ordered_ops import SinkError, StagedOutput, WindowPlan
 from kafka_ordered_ops.spark import write_window, write_windows
 from tests.support.spark_support import plan_of, spark
 from tests.support.stages import stages_of

@@ -17,15 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, WindowPlan, stage_windows
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA, STAGE_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output.writing import stage_files
-from kafka_ordered_ops.output.writing.stage import stage_windows
 from kafka_ordered_ops.spark import read_window, read_windows, write_windows
 from kafka_ordered_ops.spark.read.engines import Engine
 from tests.support.examples import examples

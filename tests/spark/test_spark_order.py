@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import WindowPlan
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark import map_by_key, read_windows, write_window, write_windows

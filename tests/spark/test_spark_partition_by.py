@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+from kafka_ordered_ops import ConfigError, OrderedWindows, StagedOutput, Window, WindowPlan
 from kafka_ordered_ops.spark import read_output, submit, write_window, write_windows
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.spark_support import spark
@@ -34,12 +31,12 @@ NOBODY = "127.0.0.1:1"
 #: Writes rows of its own.
 WRITE = """
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_windows
 
     spark = SparkSession.builder.getOrCreate()
-    window = current_window(spark)
-    assert window.partition_by == "hour"
-    window.write(spark.range(3).withColumnRenamed("id", "n"))
+    windows = current_windows(spark)
+    assert windows.partition_by == "hour"
+    windows.write(spark.range(3).withColumnRenamed("id", "n"))
 """
 
 

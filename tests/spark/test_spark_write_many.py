@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     SinkError,
+    StagedOutput,
     UnknownTopicError,
     WindowCoveredError,
+    WindowPlan,
+    stage_windows,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.writing.draft import Draft
-from kafka_ordered_ops.output.writing.stage import stage_windows
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import read_window, read_windows, write_window, write_windows
 from kafka_ordered_ops.spark.read.read import Engine
 from tests.support.spark_many_support import (

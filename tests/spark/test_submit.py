@@ -12,20 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    ClientSettings,
     ConfigError,
+    Earliest,
     JobFailedError,
     KafkaOrderedOpsError,
     ReadTimeoutError,
     RecordsLostError,
     SinkError,
+    StagedOutput,
+    WindowPlan,
+    current_window,
 )
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
-from kafka_ordered_ops.spark import SparkSubmit, current_window, submit
+from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.parent_watch import show_progress
 from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobProgress
@@ -48,7 +49,7 @@ TELLING = """
     import glob, json, os, pathlib, stat, sys
     import beside
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     def upper(batches):
         import pyarrow as pa
@@ -146,33 +147,37 @@ def test_an_application_delivers_a_window(
 def test_several_windows_in_one_pass_and_a_sink_of_one_s_own(
     windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:
-    """`plan` is for one window only; a report has one result for each."""
+    """`current_window` is for one window only; a report has one result for each."""
     job = application(
         tmp_path,
         """
         from pyspark.sql import SparkSession
         from kafka_ordered_ops.core.errors import ConfigError
-        from kafka_ordered_ops.spark import current_window
+        from kafka_ordered_ops import current_window, current_windows
 
         spark = SparkSession.builder.getOrCreate()
-        window = current_window(spark)
-        for wrong in (lambda: window.plan, lambda: window.report({"rows": 1})):
+        windows = current_windows(spark)
+        wrong = {
+            "use current_windows": lambda: current_window(spark),
+            "2 windows and 1 outputs": lambda: windows.report([{"rows": 1}]),
+            "submitted itself": lambda: windows.submit("job.py"),
+        }
+        for words, call in wrong.items():
             try:
-                wrong()
+                call()
             except ConfigError as error:
-                print(error)
+                assert words in str(error), error
             else:
-                raise SystemExit("taken")
-        outputs = window.write(window.read(engine="local"), ordered=False)
-        window.report(*({**one.to_json(), "mine": 1} for one in outputs))
+                raise SystemExit(f"no error: {words}")
+        counts = windows.read().groupBy("window_id").count().collect()
+        rows = {row["window_id"]: row["count"] for row in counts}
+        windows.report([{"window_id": plan.window_id, "rows": rows[plan.window_id]} for plan in windows.plans])
         """,
     )
     questions = [before(orders, end, Earliest()) for end in (12, 25)]
     plans = windows.plan_many(questions, ["a", "b"])
-    result = run_job(plans, job, windows.settings, tmp_path / "out", how=small())
-    assert [one["window_id"] for one in result.results] == ["a", "b"]
-    assert [one["facts"]["records"] for one in result.results] == [3, 2]
-    assert [one["mine"] for one in result.results] == [1, 1]
+    result = run_job(plans, job, windows.settings, tmp_path / "out", engine="local", how=small())
+    assert result.results == ({"window_id": "a", "rows": 3}, {"window_id": "b", "rows": 2})
     assert result.application_id is not None
 
     application(tmp_path, COPY)
@@ -289,7 +294,7 @@ def test_the_settings_in_a_conf_are_masked_by_spark(
         """
         import json, pathlib, urllib.request
         from pyspark.sql import SparkSession
-        from kafka_ordered_ops.spark import current_window
+        from kafka_ordered_ops import current_window
 
         spark = SparkSession.builder.getOrCreate()
         context = spark.sparkContext

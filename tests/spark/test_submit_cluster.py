@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError, Earliest, StagedOutput
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.cluster import pack_environment

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops import ClientSettings, ConfigError, SinkError
 from kafka_ordered_ops.kafka.properties import parse_properties
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.applications import protocol
 from kafka_ordered_ops.spark.applications import submitter as submitter_module
 from kafka_ordered_ops.spark.applications.protocol import settings_from_text, settings_to_text
@@ -100,9 +99,9 @@ def test_what_a_dead_submitter_left_is_removed_by_the_next(
         folder.mkdir(parents=True)
         (folder / "settings").write_text(PASSWORD)
     (dead[0] / "alive").touch()
-    (root / "logs").mkdir()
+    (root / "_logs").mkdir()
     for number in range(60):
-        (root / "logs" / f"{number}-{uuid.uuid4().hex}.log").touch()
+        (root / "_logs" / f"{number}-{uuid.uuid4().hex}.log").touch()
     with (
         protocol.new_place(str(control_of(output)), plan) as place,
         protocol.new_place(str(control_of(output)), plan),
@@ -130,8 +129,8 @@ def test_links_in_the_place_of_runs_and_logs_are_not_followed(
     (root / "mine" / names[0]).symlink_to(precious / "inner")
     with protocol.new_place(str(control_of(output)), plan):
         pass
-    (root / "logs").rmdir()
-    (root / "logs").symlink_to(precious)
+    (root / "_logs").rmdir()
+    (root / "_logs").symlink_to(precious)
     with (
         pytest.raises(SinkError, match="it is a link"),
         protocol.new_place(str(control_of(output)), plan),

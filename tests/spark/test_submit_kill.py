@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops import Earliest, SinkError, StagedOutput
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows

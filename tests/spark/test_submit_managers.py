@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications import submitter
 from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, new_place, settings_to_text
-from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 from kafka_ordered_ops.windows import ClientSettings
 from tests.support.spark_support import plan_of
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Application,
+    ClientSettings,
     ConfigError,
+    Earliest,
     JobFailedError,
+    OpenWindow,
+    OrderedWindows,
     OutputOwnedError,
     SinkError,
+    Table,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.hosting.job import WindowJob
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.delivery.current import windows_of
+from kafka_ordered_ops.delivery.job import WindowJob
 from kafka_ordered_ops.spark import SparkSubmit
-from kafka_ordered_ops.spark.applications.context import WindowContext
+from kafka_ordered_ops.spark.applications.protocol import Submission
 from kafka_ordered_ops.spark.applications.tables import table_application
-from kafka_ordered_ops.spec.jobs import Application
-from kafka_ordered_ops.spec.table import Table
 from tests.support.hosts_support import writing
 from tests.support.spark_support import plan_of
 from tests.support.submit_support import application, fake
@@ -33,7 +35,7 @@ from tests.support.windows_support import before
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops import WindowPlan
     from kafka_ordered_ops.windows import Staged
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,15 +79,15 @@ def test_a_driver_that_dies_anywhere_ends_well(
 ) -> None:
     """The next call does what is left, and shows the rows once; the table is not asked again for a published window."""
     asked = before(orders, 12, Earliest())
-    run: dict[str, Any] = {"table": "lake.orders", "mode": mode, "application": job}
+    to = Table("lake.orders", mode)
     how, dying = table_driver(job.parent, table), table_driver(job.parent, table, DIES=dies)
     with OrderedWindows(bootstrap, group_id=windows.group_id) as mine:
         told = "Nothing was committed" if dies in ("staged", "reported") else "Nothing is lost"
         with pytest.raises(JobFailedError, match=told):
-            mine.run(asked, "w", submit=dying, **run)
+            mine.run(asked, to, job=Application(job, submit=dying), window_id="w")
         began = len(orders_of(job))
-        done = mine.run(asked, "w", submit=how, **run)
-        again = mine.run(asked, "w", submit=how, **run)
+        done = mine.run(asked, to, job=Application(job, submit=how), window_id="w")
+        again = mine.run(asked, to, job=Application(job, submit=how), window_id="w")
     assert orders_of(job)[began:] == then
     assert (done.status, done.ran, again.ran) == (WindowStatus.PUBLISHED, "write" in then, False)
     assert (done.records, done.output) == (3, "lake.orders")
@@ -169,14 +171,14 @@ def test_an_attempt_that_was_taken_over_shows_nothing(
     """Its driver comes to its end, but the window is another attempt's by then; what it staged is removed."""
     how = table_driver(job.parent, table)
     asked = before(orders, 12, Earliest())
-    run: dict[str, Any] = {"table": "lake.orders", "application": job, "submit": how}
-    by = table_application(Table("lake.orders"), job, how)
+    to = Table("lake.orders")
+    by = table_application(to, job, how)
     with OrderedWindows(bootstrap, group_id=group_id) as slow:
 
         def write(plan: WindowPlan) -> Staged:
             (staged,) = by.write([plan], slow.settings)
             with OrderedWindows(bootstrap, group_id=group_id) as other:
-                assert other.run(asked, "w", **run).ran
+                assert other.run(asked, to, job=Application(job, submit=how), window_id="w").ran
             return staged
 
         with pytest.raises(WindowSupersededError):
@@ -230,21 +232,20 @@ def test_rows_of_another_group_are_not_replaced(
     how = table_driver(job.parent, table)
     asked = before(orders, 12, Earliest())
     run: dict[str, Any] = {
-        "table": "lake.orders",
-        "mode": "replace",
-        "application": job,
-        "submit": how,
+        "output": Table("lake.orders", "replace"),
+        "job": Application(job, submit=how),
+        "window_id": "w",
     }
     if point == "written":
         with _Dying(bootstrap, group_id=group_id) as dying:
             dying.die_at = "written"
             with pytest.raises(KeyboardInterrupt):
-                dying.run(asked, "w", **run)
+                dying.run(asked, **run)
     with OrderedWindows(bootstrap, group_id=f"{group_id}-other") as other:
-        other.run(asked, "w", **run)
+        other.run(asked, **run)
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         with pytest.raises(OutputOwnedError, match=r"of group .*-other") as refused:
-            windows.run(asked, "w", **run)
+            windows.run(asked, **run)
         assert refused.value.group_id == f"{group_id}-other"
         assert windows.show("w").status is WindowStatus.ABANDONED
     assert rows_of(table) == [("w", FIRST)]
@@ -262,7 +263,8 @@ def test_an_output_that_is_not_the_table_s_is_refused(windows: Any, orders: str,
         """,
     )
     plan = windows.plan(before(orders, 12, Earliest()), "w")
-    by = table_application(Table("lake.orders"), job, how)
+    to = Table("lake.orders")
+    by = table_application(to, job, how)
     with pytest.raises(SinkError, match=r"not for the table lake\.orders"):
         by.write([plan], windows.settings)
     assert windows.show("w").status is WindowStatus.PLANNED
@@ -281,28 +283,19 @@ def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Pa
         OrderedWindows(client, "g") as windows,
         pytest.raises(ConfigError, match=told),
     ):
-        windows.run(before("t", 1), application=job, submit=cluster, table="lake.orders")
-    odd = WindowJob(job=Application(job), to=to, spark_conf={"spark.sql.catalog.lake": "x"})
-    with pytest.raises(ConfigError, match=r"Give its settings in submit"):
+        windows.run(before("t", 1), Table("lake.orders"), job=Application(job, submit=cluster))
+    odd = WindowJob(
+        job=Application(job), to=Table("lake.orders", conf={"spark.sql.catalog.lake": "x"})
+    )
+    with pytest.raises(ConfigError, match=r"conf in its submit"):
         odd.check_form()
 
 
 def test_a_table_takes_no_path() -> None:
     """In the application: the window has one place."""
     nothing: Any = None
-    window = WindowContext(
-        plans=(plan_of([]),),
-        settings=ClientSettings.from_mapping({"bootstrap.servers": "h:1"}),
-        output=None,
-        engine="python",
-        ordered=True,
-        partition_by=None,
-        _spark=nothing,
-        _folder=Path("/"),
-        _token="t",
-        table=Table("lake.orders"),
-    )
-    with pytest.raises(
-        ConfigError, match=r"for the table lake\.orders, and write has the path 'out'"
-    ):
-        window.write(cast("Any", None), "out")
+    settings = ClientSettings.from_mapping({"bootstrap.servers": "h:1"})
+    submission = Submission("t", (plan_of([]),), None, "python", True, Table("lake.orders"))
+    window = OpenWindow(windows_of(submission, settings, None, nothing, Path("/")))
+    with pytest.raises(ConfigError, match=r"goes to lake\.orders, and the path is 'out'"):
+        window.write(nothing, "out")

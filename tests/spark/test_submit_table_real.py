@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import Application, ConfigError, Earliest, OrderedWindows, Table
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.spark import SparkSubmit
 from tests.support.spark_support import Crash, spark, spark41_conf
 from tests.support.submit_support import application, small
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops import WindowPlan
 
 __all__ = ["lake_spark", "spark"]  # fixtures
 
@@ -32,7 +30,7 @@ pytestmark = [pytest.mark.spark41, pytest.mark.timeout(900)]
 JOB = """
     import pathlib, sys
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     spark = SparkSession.builder.appName("mine").getOrCreate()
     try:
@@ -81,15 +79,10 @@ def test_an_application_s_window_is_appended_once(
     lake = _make(lake_spark, "iceberg", tmp_path, "append")
     job = application(tmp_path, JOB)
     asked = before(orders, 12, Earliest())
-    given: dict[str, Any] = {
-        "table": lake.table,
-        "application": job,
-        "arguments": ["value"],
-        "submit": _how(lake),
-    }
+    to, how = Table(lake.table), Application(job, ["value"], _how(lake))
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        first = windows.run(asked, "w", **given)
-        again = windows.run(asked, "w", **given)
+        first = windows.run(asked, to, job=how)
+        again = windows.run(asked, to, job=how)
     assert (first.ran, first.records, first.output) == (True, 3, lake.table)
     assert (again.ran, again.status) == (False, WindowStatus.PUBLISHED)
     assert _offsets(lake) == [0, 1, 3]
@@ -113,23 +106,21 @@ def test_a_caller_that_dies_after_kafka_s_commit(
     lake = _make(lake_spark, format_, tmp_path, mode)
     job = application(tmp_path, JOB)
     asked = before(orders, 12, Earliest())
-    given: dict[str, Any] = {
-        "table": lake.table,
-        "mode": mode,
-        "keys": ["offset"] if mode == "merge" else (),
-        "application": job,
-        "submit": _how(lake),
-    }
+    to = Table(lake.table, mode, keys=["offset"] if mode == "merge" else ())
+
+    def selecting(column: str) -> Application:
+        return Application(job, [column], _how(lake))
+
     with _Dying(bootstrap, group_id=group_id) as dying:
         with pytest.raises(ConfigError, match="Missing: value"):
-            dying.run(asked, "w", arguments=["key"], **given)
+            dying.run(asked, to, job=selecting("key"), window_id="w")
         assert dying.show("w").status is WindowStatus.PLANNED
         with pytest.raises(Crash):
-            dying.run(asked, "w", arguments=["value"], **given)
+            dying.run(asked, to, job=selecting("value"), window_id="w")
         assert dying.show("w").status is WindowStatus.COMMITTED
     assert _offsets(lake) == []
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
-        done = windows.run(asked, "w", arguments=["value"], **given)
+        done = windows.run(asked, to, job=selecting("value"), window_id="w")
     assert (done.ran, done.status) == (False, WindowStatus.PUBLISHED)
     assert _offsets(lake) == [0, 1, 3]
     assert lake.staged_count() == 0

@@ -18,10 +18,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.api import RunResult
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops import Application, Earliest, OrderedWindows
+from kafka_ordered_ops.delivery.run_result import RunResult
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.spark import SparkSubmit
 from tests.support.cluster import gate_for, pack_environment
@@ -43,7 +42,7 @@ JOB = """
     import os, socket, sys
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     def in_container():
         import kafka_ordered_ops
@@ -153,11 +152,11 @@ class Caller:
         with OrderedWindows(self.bootstrap, group_id=self.group_id) as windows:
             return windows.run(
                 before(self.topic, 25, Earliest()),
-                "w",
-                application=job,
-                arguments=[mode, *gate],
-                output=self.output(mode),
-                submit=_how(self.hadoop, self.archive, mode),
+                self.output(mode),
+                job=Application(
+                    job, arguments=[mode, *gate], submit=_how(self.hadoop, self.archive, mode)
+                ),
+                window_id="w",
             )
 
     def offsets(self, mode: str) -> list[int]:

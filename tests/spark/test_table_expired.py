@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, SinkError
+from kafka_ordered_ops import FewerRecordsError, OrderedWindows, OutputOwnedError, SinkError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -90,8 +89,8 @@ def die_before_the_ledger_hears_it(side: Side, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _words(side: Side) -> dict[str, Any]:
-    words = side.table()
-    return {"mode": words["mode"], "keys": words["keys"]}
+    table = side.table()
+    return {"mode": table.mode, "keys": table.keys}
 
 
 def replay(side: Side, *values: tuple[str, int]) -> None:

@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, OutputOwnedError, SinkError
+from kafka_ordered_ops import (
+    ClientSettings,
+    ConfigError,
+    OutputOwnedError,
+    SinkError,
+    Table,
+    WindowPlan,
+)
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.spark.applications.context import WindowContext
+from kafka_ordered_ops.delivery.current import windows_of
+from kafka_ordered_ops.spark.applications.protocol import Submission
 from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_table
 from kafka_ordered_ops.spark.write.write_session import session_with
-from kafka_ordered_ops.spec.table import Table
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -40,7 +45,7 @@ FORMATS = pytest.mark.parametrize(
 )
 
 
-def _plan(window_id: str = "it's/é", *, attempt: int = 1, claim_id: str = "claim") -> WindowPlan:
+def _plan(window_id: str = "its~e", *, attempt: int = 1, claim_id: str = "claim") -> WindowPlan:
     plan = plan_of(
         [part_of("orders", 0, OffsetSet.of((0, 9)))], window_id=window_id, attempt=attempt
     )
@@ -314,19 +319,10 @@ def test_an_application_that_has_no_rows_removes_nothing_of_another_claim(
     settings = ClientSettings.of({"bootstrap.servers": "nowhere:9"})
     folder = tmp_path / "run"
     folder.mkdir()
-    context = WindowContext(
-        (_plan(claim_id="older"),),
-        settings,
-        None,
-        "python",
-        True,
-        None,
-        lake_spark,
-        folder,
-        "t",
-        table=Table(lake.table),
+    submission = Submission(
+        "t", (_plan(claim_id="older"),), None, "python", True, Table(lake.table)
     )
-    [output] = context.write(_frame(lake))
+    [output] = windows_of(submission, settings, None, lake_spark, folder).write(_frame(lake))
     assert isinstance(output, TableOutput)
     assert output.published
     committed.publish()

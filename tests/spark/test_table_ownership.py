@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     FewerRecordsError,
+    OrderedWindows,
     OutputOwnedError,
     WindowSupersededError,
 )
@@ -276,7 +276,7 @@ def test_a_block_that_is_refused_claims_nothing(
     def write(side: Side, values: list[tuple[str, int]]) -> None:
         with (
             side.windows() as windows,
-            windows.open(hour(), "w", spark=lake_spark, **side.table()) as window,
+            windows.open(hour(), side.table(), window_id="w", spark=lake_spark) as window,
         ):
             window.write(lake_spark.createDataFrame(values, ROW))
 
@@ -306,12 +306,12 @@ def test_an_attempt_of_an_older_claim_comes_too_late(
         plan = windows.plan(hour(), "w")
         old = sink.write(lake_spark.createDataFrame([("a", 0), ("b", 1)], ROW), plan)
         windows.commit(plan, old)
-    slow = sink.reopened(old.kept)
+    slow = sink.reopened(old.entry)
     side.move_back()
     side.produce("late")
     side.run()
     slow.published = False
-    with pytest.raises(OutputOwnedError, match="does not name as an earlier claim"):
+    with pytest.raises(OutputOwnedError, match="is not an earlier claim"):
         slow.publish()
     with side.windows() as windows, pytest.raises(WindowSupersededError):
         windows.publish(plan, slow)

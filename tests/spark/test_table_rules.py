@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops import ConfigError, SinkError, Table, WindowPlan
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.spark import TableSink
 from kafka_ordered_ops.spark.write.table_output import TableOutput
-from kafka_ordered_ops.spark.write.tables import TableSink
-from kafka_ordered_ops.spec.table import Table
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -234,7 +232,7 @@ def test_a_short_name_is_the_table_that_the_session_means(
     try:
         short = TableSink(lake_spark, name, mode, keys=keys)
         output = short.write(rows, _plan())
-        assert Table(name, mode, keys).may_be(output.kept.target)
+        assert Table(name, mode, keys).may_be(output.entry.target)
         two = TableSink(lake_spark, f"db.{name}", mode, keys=keys)
         assert short.target.name == two.target.name == f"`{CATALOG}`.db.{name}"
         found = two.found(output.to_json())

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     OutputOwnedError,
+    OutputVersionError,
     SinkError,
     WindowCoveredError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.read.read import read_window
+from kafka_ordered_ops.spark import read_window
 from kafka_ordered_ops.spark.write.table_errors import beside_others
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.windows import OrderedWindows
@@ -57,7 +58,7 @@ pytestmark = [
 FIRST, SECOND = (0, 1, 3), (2, 4, 5)
 
 
-def _plan(window_id: str = "2026-11-20T11:00/é", *, attempt: int = 1) -> WindowPlan:
+def _plan(window_id: str = "2026-11-20T11-00~e", *, attempt: int = 1) -> WindowPlan:
     return plan_of(
         [part_of("orders", 0, OffsetSet.of((0, 9)))], window_id=window_id, attempt=attempt
     )
@@ -81,15 +82,15 @@ def test_windows_show_once_in_either_order(
     windows: OrderedWindows, orders: str, lake: Lake
 ) -> None:
     """The later one first; again, and nothing runs; the rows are those of the plans, and nothing waits."""
-    first = windows.plan(before(orders, 12, Earliest()), "a/é")
-    second = windows.plan(before(orders, 40), "it's b")
+    first = windows.plan(before(orders, 12, Earliest()), "a~e")
+    second = windows.plan(before(orders, 40), "its.b")
     for plan in (second, first):
         delivery = _deliver(windows, lake, plan)
         assert (delivery.ran, delivery.record.status) == (True, WindowStatus.PUBLISHED)
-    for seconds, window_id in ((12, "a/é"), (40, "it's b")):
+    for seconds, window_id in ((12, "a~e"), (40, "its.b")):
         again = _deliver(windows, lake, windows.plan(before(orders, seconds), window_id))
         assert not again.ran
-    assert lake.rows() == {"a/é": _shown(orders, *FIRST), "it's b": _shown(orders, *SECOND)}
+    assert lake.rows() == {"a~e": _shown(orders, *FIRST), "its.b": _shown(orders, *SECOND)}
     assert lake.staged_count() == 0
 
 
@@ -355,16 +356,17 @@ def test_a_newer_try_s_stage_survives_an_older_one(lake: Lake) -> None:
 
 
 def test_foreign_results_are_not_found(lake: Lake) -> None:
-    """Those of other sinks, of other tables, and damaged ones."""
+    """Those of other sinks, of other tables, and damaged ones; a newer version is an error."""
     told = lake.sink.write(lake.frame(1), _plan()).to_json()
     for result in (
         {},
         {"rows": 3},
         {**told, "table": "x"},
-        {**told, "version": 99},
         {**told, "a": 1},
     ):
         assert lake.sink.found(result) is None
+    with pytest.raises(OutputVersionError, match="version 99"):
+        lake.sink.found({**told, "version": 99})
 
 
 def _without_a_column(lake: Lake) -> object:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.embedded import java_home_for_spark
 from kafka_ordered_ops.spark.failures import named_error
 

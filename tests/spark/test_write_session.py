@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, UnknownWindowError
+from kafka_ordered_ops import ConfigError, Copy, SinkError, UnknownWindowError
 from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.write_session import session_with
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -52,7 +52,7 @@ _ODD = {
 }
 _COLUMNS = "partition int, offset bigint, timestamp timestamp, value binary, window_id string"
 #: A quote, and what Spark would replace in a statement.
-_ID = "it's ${spark.app.name}"
+_ID = "it-s.spark.app.name~odd@x"
 
 
 @FORMATS
@@ -67,9 +67,15 @@ def test_odd_settings_change_nothing(
     for number, window_id in enumerate((_ID, "next")):
         side.produce("a", "b", number=number)
         with side.windows() as windows:
-            words: dict[str, Any] = {**side.table(), "spark": odd, "engine": "python"}
             for ran in (True, False):
-                assert windows.run(hour(number), window_id, **words).ran is ran
+                done = windows.run(
+                    hour(number),
+                    side.table(),
+                    job=Copy(engine="python"),
+                    window_id=window_id,
+                    spark=odd,
+                )
+                assert done.ran is ran
     lake_spark.sql(f"REFRESH TABLE {lake.table}")
     found = lake_spark.sql(
         f"SELECT window_id, CAST(value AS string), unix_millis(timestamp) FROM {lake.table}"

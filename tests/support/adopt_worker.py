@@ -12,10 +12,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import ClientSettings, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from kafka_ordered_ops import OpenWindow, WindowPlan
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.output.filesystem import data_names
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.host_words import job_words
 from tests.support.windows_support import TIMEOUT_S, at
 
 
@@ -127,9 +127,9 @@ class Sink:
         self.taken: list[list[int]] = []
         self.plans: list[WindowPlan] = []
 
-    def __call__(self, batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> dict[str, int]:
-        self.plans.append(plan)
-        columns: list[list[Any]] = [one["offset"].to_pylist() for one in batches]
+    def __call__(self, window: OpenWindow) -> dict[str, int]:
+        self.plans.append(window.plan)
+        columns: list[list[Any]] = [one["offset"].to_pylist() for one in window.to_batches()]
         self.taken.append([offset for column in columns for offset in column])
         if len(self.taken) <= self.failures:
             raise OSError("the sink's disk is full")
@@ -145,9 +145,9 @@ def operator_for(topic: str, group_id: str, folder: Path, **more: Any) -> Ordere
         "mode": "catch_up",
         "starting_offsets": "earliest",
     }
-    if "batch_callable" not in more:
+    if not {"function", "job"} & more.keys():
         given["output"] = str(folder / "out")
-    return OrderedWindowOperator(**{**given, **more})
+    return OrderedWindowOperator(**job_words(**{**given, **more}))
 
 
 @pytest.fixture

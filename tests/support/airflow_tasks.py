@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import StagedOutput, stage_window
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
     PlanWindowOperator,
     WindowPartOperator,
 )
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.spark import planned_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_context import context_of
+from tests.support.host_words import job_words, words
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Tasks:
             "starting_offsets": "earliest",
             "window_id": "w",
         }
-        told = PlanWindowOperator(**{**given, **more}).execute(
+        told = PlanWindowOperator(**words(**{**given, **more})).execute(
             context_of(until, try_number=try_number)
         )
         return json.loads(json.dumps(told))
@@ -62,20 +62,24 @@ class Tasks:
     def commit(self, told: Any, **more: Any) -> dict[str, Any]:
         """What the committing task returns."""
         given: dict[str, Any] = {"task_id": "commit", "window": told, "output": self.output}
-        facts: dict[str, Any] = CommitWindowOperator(**{**given, **more}).execute(context_of())
+        facts: dict[str, Any] = CommitWindowOperator(**words(**{**given, **more})).execute(
+            context_of()
+        )
         return facts
 
     def part(self, told: Any, **more: Any) -> dict[str, Any]:
         """What the task of one part returns."""
         given: dict[str, Any] = {"task_id": "part", "window": told}
-        if "batch_callable" not in more:
+        if not {"function", "job"} & more.keys():
             given["output"] = self.output
-        facts: dict[str, Any] = WindowPartOperator(**{**given, **more}).execute(context_of())
+        facts: dict[str, Any] = WindowPartOperator(**job_words(**{**given, **more})).execute(
+            context_of()
+        )
         return facts
 
     def abandon(self, told: Any, **more: Any) -> None:
         """Runs the task that lets go."""
-        AbandonWindowOperator(task_id="let_go", window=told, **more).execute(context_of())
+        AbandonWindowOperator(**words(task_id="let_go", window=told, **more)).execute(context_of())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops import Application, Folder, OrderedWindows, Window
 from kafka_ordered_ops.spark import SparkSubmit
 
 
@@ -16,14 +16,16 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     """Deliver the window by an application."""
     cutoff = datetime.fromtimestamp(task["cutoff_ms"] / 1000, UTC)
     window = Window(task["topic"], cutoff=cutoff, starting_offsets="earliest")
-    names = ("application", "arguments", "output", "storage_options", "engine")
+    job = Application(
+        task["application"],
+        task["arguments"],
+        SparkSubmit(**task["submit"]),
+        task["engine"],
+        task["ordered"],
+    )
+    to = Folder(task["output"], storage_options=task["storage_options"])
     with OrderedWindows(task["bootstrap"], group_id=task["group_id"]) as windows:
-        done = windows.run(
-            window,
-            "w",
-            **{name: task[name] for name in names},
-            submit=SparkSubmit(**task["submit"]),
-        )
+        done = windows.run(window, to, job=job, window_id="w")
     return {"ran": done.ran, "records": done.records, "output": str(done.output)}
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops import Earliest, Folder, OrderedWindows, Table
 from kafka_ordered_ops.spark import read_output
 from tests.support.windows_support import before
 
@@ -28,27 +27,27 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     spark = builder.getOrCreate()
     told: dict[str, Any] = {"session": type(spark).__module__}
     root, options = task["root"], task["options"]
-    outputs: dict[str, dict[str, Any]] = {"store": {"output": root, "storage_options": options}}
+    outputs: dict[str, Folder | Table] = {"store": Folder(root, storage_options=options)}
     for mode in _MODES:
         table = f"{task['catalog']}.db.{mode}"
         spark.sql(
             f"CREATE TABLE {table} (offset bigint, value binary, window_id string) USING iceberg"
         )
         spark.sql(f"INSERT INTO {table} VALUES (3, X'00', 'before')")
-        outputs[mode] = {"table": table, "mode": mode}
-    outputs["merge"]["keys"] = ["offset"]
+        outputs[mode] = Table(table, mode, keys=["offset"] if mode == "merge" else ())
     for name, output in outputs.items():
         group = f"{task['group_id']}-{name}"
         with OrderedWindows(task["bootstrap"], group_id=group) as windows:
             window = before(task["topic"], 25, Earliest())
-            calls = [windows.run(window, name, spark=spark, **output) for _ in range(2)]
+            calls = [windows.run(window, output, window_id=name, spark=spark) for _ in range(2)]
         told[name] = [[one.ran, one.records] for one in calls]
     told["files"] = [
         row.offset for row in read_output(spark, root, storage_options=options).collect()
     ]
     told["rows"] = {
         mode: sorted(
-            [row.window_id, row.offset] for row in spark.table(outputs[mode]["table"]).collect()
+            [row.window_id, row.offset]
+            for row in spark.table(f"{task['catalog']}.db.{mode}").collect()
         )
         for mode in _MODES
     }

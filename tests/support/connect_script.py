@@ -12,8 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
-from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops import Earliest, KafkaOrderedOpsError
 from kafka_ordered_ops.spark import read_window, read_windows, write_window, write_windows
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.windows import OrderedWindows

@@ -13,8 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.windows import OrderedWindows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.dagster import window_id_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_support import free_ports
 from tests.support.dagster_real import Dagster, dagster_dev
@@ -85,7 +86,7 @@ class House:
             newest = told[KEYS[hour]][0]
             assert delivered(newest["dagster/uri"]) == wanted
             assert newest["dagster/partition_row_count"] == len(wanted)
-            assert newest["kafka_ordered_ops/window_id"] == f"{asset}/{KEYS[hour]}"
+            assert newest["kafka_ordered_ops/window_id"] == window_id_of(asset, KEYS[hour])
             every += wanted
         assert delivered(self.output / asset) == sorted(every)
         assert self.statuses(asset) == [WindowStatus.PUBLISHED] * len(list(hours))

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from kafka_ordered_ops import Folder, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
@@ -25,9 +26,8 @@ def own(name: str) -> dict[str, Any]:
     """What an asset has of its own."""
     return {
         "key": name,
-        "topics": [f"{name}-{RUN}"],
+        "window": Window([f"{name}-{RUN}"], starting_offsets="earliest"),
         "group_id": f"{name}-{RUN}",
-        "starting_offsets": "earliest",
         "partitions_def": dg.HourlyPartitionsDefinition(
             "2025-03-01-00:00", end_date="2025-03-02-00:00"
         ),
@@ -37,7 +37,7 @@ def own(name: str) -> dict[str, Any]:
 
 def in_store(name: str) -> dict[str, Any]:
     """An output in the store, with its credentials."""
-    return {**own(name), "output": f"s3://bucket/lake/{name}", "storage_options": STORE}
+    return {**own(name), "output": Folder(f"s3://bucket/lake/{name}", storage_options=STORE)}
 
 
 def signals(context: dg.AssetExecutionContext) -> tuple[Path, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
@@ -33,10 +34,9 @@ def own(name: str, **more: Any) -> dict[str, Any]:
     """What an asset has of its own."""
     return {
         "key": name,
-        "topics": [f"{name}-{RUN}"],
+        "window": Window([f"{name}-{RUN}"], starting_offsets="earliest"),
         "group_id": f"{name}-{RUN}",
         "output": str(OUTPUT / name),
-        "starting_offsets": "earliest",
         "partitions_def": HOURLY,
         **more,
     }

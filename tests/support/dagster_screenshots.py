@@ -21,6 +21,7 @@ import dagster as dg
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from tests.support.dagster_real import Dagster, dagster_dev
@@ -55,9 +56,8 @@ def defs() -> dg.Definitions:
     assets = [
         build_ordered_window_asset(
             key=key,
-            topics=[TOPIC],
+            window=Window([TOPIC], starting_offsets="earliest"),
             group_id=f"lake-{key}",
-            starting_offsets="earliest",
             output=str(LAKE / key),
             partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
             backfill_policy=policy,

@@ -12,8 +12,10 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
 from tests.conftest import MakeTopic, Produce
+from tests.support.host_words import words
 
 HOUR = timedelta(hours=1)
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -122,9 +124,8 @@ def windows_of(house: House, topic: str, group_id: str) -> dict[str, Any]:
     """What assets of a topic's hours have in common."""
     return {
         "key": "orders",
-        "topics": [topic],
+        "window": Window([topic], starting_offsets="earliest"),
         "group_id": group_id,
-        "starting_offsets": "earliest",
         "partitions_def": HOURLY,
         "output": str(house.output),
     }
@@ -132,4 +133,4 @@ def windows_of(house: House, topic: str, group_id: str) -> dict[str, Any]:
 
 def copied(house: House, topic: str, group_id: str, **more: Any) -> dg.AssetsDefinition:
     """An asset that copies a topic's hours."""
-    return build_ordered_window_asset(**{**windows_of(house, topic, group_id), **more})
+    return build_ordered_window_asset(**words(**{**windows_of(house, topic, group_id), **more}))

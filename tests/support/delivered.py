@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 
 #: partition and offset -> time

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_ordered_ops import Window, WindowPlan
 from kafka_ordered_ops.cli.demo.data import Flights, departed, read_source
 from kafka_ordered_ops.cli.demo.output import Published, window_folder
 from kafka_ordered_ops.cli.demo.story import PARTITIONS, TOPIC, Story, story
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN
-from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PartitionPlan
 from tests.support.spark_support import part_of, plan_of
 
 #: A story of a few weeks has every kind of window and record.

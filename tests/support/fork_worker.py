@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import Earliest, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader
 from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import OffsetsReader
 from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import before

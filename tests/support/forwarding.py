@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 
 @contextmanager
-def forwarded(port: int, bootstrap: str) -> Iterator[None]:
-    """Brings connections to a port to the broker."""
+def forwarded(
+    port: int, bootstrap: str, answer: Callable[[bytes], bytes | None] | None = None
+) -> Iterator[None]:
+    """Brings connections to a port to the broker, but those whose first request has an answer."""
     host, _, number = bootstrap.rpartition(":")
 
     def pump(source: socket.socket, target: socket.socket) -> None:
@@ -27,6 +29,10 @@ def forwarded(port: int, bootstrap: str) -> Iterator[None]:
             with suppress(OSError):
                 while True:
                     ours, _ = server.accept()
+                    if answer and (reply := answer(ours.recv(65_536, socket.MSG_PEEK))):
+                        with closing(ours):
+                            ours.sendall(reply)
+                        continue
                     theirs = socket.create_connection((host, int(number)))
                     for one, other in ((ours, theirs), (theirs, ours)):
                         stack.enter_context(closing(one))

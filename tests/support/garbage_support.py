@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.output.writing.stage import stage_window
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+from kafka_ordered_ops import Earliest, StagedOutput, Window, WindowPlan, stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 

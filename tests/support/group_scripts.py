@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from kafka_ordered_ops.core.types import Isolation, OnForeignCommit, OnOpenClaim
-from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops import Earliest
+from kafka_ordered_ops.core.types import Isolation, OnOpenClaim
 from kafka_ordered_ops.windows import Policy
 from tests.support.scripts import SCRIPTS as SCRIPTS
 from tests.support.scripts import filled, script
@@ -114,10 +114,10 @@ def foreign_commits(world: World) -> None:
 def foreign_commits_are_adopted_where_asked(world: World) -> None:
     """By the service itself, at plan and at commit."""
     filled(world)
-    service = world.windows(on_foreign_commit=OnForeignCommit.ADOPT)
+    service, adopt = world.windows(), Policy(on_foreign_commit="adopt")
     world.run("w", 12, starting_offsets=Earliest())
     world.foreign_commit("g", "orders", {0: 4})
-    plan = world.do("plan", lambda: service.plan(world.window(18), "next"))
+    plan = world.do("plan", lambda: service.plan(world.window(18), "next", adopt))
     world.foreign_commit("g", "orders", {0: 5})
     world.do("commit", lambda: service.commit(plan))
     world.look("orders")
@@ -192,7 +192,7 @@ def intervals(world: World) -> None:
     world.write("orders", 0, 15, 22, 4)
     world.run("i30", 40, since=30)
     world.do("gaps", lambda: world.windows().gaps())
-    world.plan("catch up", 50)
+    world.plan("catch-up", 50)
     world.run("i20", 30, since=20)
     world.plan("sweep", 40, sweep=True)
     world.read("sweep")

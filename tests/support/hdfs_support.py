@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pytest
 
+from kafka_ordered_ops import StagedOutput
 from kafka_ordered_ops.embedded.jars import listed_jars
 from kafka_ordered_ops.embedded.java import find_java
 from kafka_ordered_ops.output.address import split_hdfs
 from kafka_ordered_ops.output.hdfs import door as doors
 from kafka_ordered_ops.output.hdfs.door import Door, Entry
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.objects_support import every_kill, named_rows, rows_in, staged_rows, step
 
 _JARS: Final = Path(__file__).with_name("hdfs.sha256")

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects.store import Store, open_store
-from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
 
 #: In the folder of outputs: the process of the store that restarts whenever it dies.

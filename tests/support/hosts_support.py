@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.hosting.job import WindowJob
-from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
+from kafka_ordered_ops.delivery.host import Host, Stop
+from kafka_ordered_ops.delivery.job import WindowJob
+from kafka_ordered_ops.delivery.open_windows import OpenWindows
 from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.host_words import words
 from tests.support.windows_support import BASE_MS, at
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops import WindowPlan
     from kafka_ordered_ops.windows import Staged
 
 GROUP = "group"
@@ -54,8 +56,9 @@ def asked(until: float = 60) -> Window:
 
 def task_of(folder: Path, **more: Any) -> dict[str, Any]:
     """The arguments of a task."""
-    given = {"task_id": "task", "topics": "t", "group_id": GROUP, "starting_offsets": "earliest"}
-    return {**given, "mode": "catch_up", "window_id": "w", "output": str(folder / "out"), **more}
+    given: dict[str, Any] = {"task_id": "task", "window": Window("t", starting_offsets="earliest")}
+    given |= {"group_id": GROUP, "mode": "catch_up", "window_id": "w"}
+    return words(**{**given, "output": str(folder / "out"), **more})
 
 
 def executed(
@@ -92,6 +95,6 @@ def writing(
 
     def write(plans: Sequence[WindowPlan]) -> list[Staged]:
         host = Host(Stop("the test"), "")
-        return job.deliver(WindowHandle(plans, windows.settings, job.to, host))
+        return job.deliver(OpenWindows(plans, windows.settings, job.to, host))
 
     return write

@@ -9,13 +9,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from kafka_ordered_ops import Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.group.gaps import gaps_of
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN, OnDataLoss, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from tests.support.model import ModelGroup
 from tests.support.strategies import members
 

@@ -11,12 +11,10 @@ import numpy as np
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from kafka_ordered_ops import Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.group.decisions.adoption import Adoption
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import Records, read_plan, visible_records

@@ -11,9 +11,7 @@ import sys
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops import ClientSettings, ConfigError, WindowPlan
 from kafka_ordered_ops.spark import read_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.session import local_session

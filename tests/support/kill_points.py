@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from kafka_ordered_ops import cli
+from kafka_ordered_ops import WindowPlan, cli
 from kafka_ordered_ops.cli.options.sink import Sink
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 

@@ -28,7 +28,7 @@ def main(signals: str, hour: str) -> None:
     # A host's definitions have this file's name, and no use for Spark.
     from pyspark.sql import SparkSession
 
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_window
 
     folder, number = Path(signals), int(hour)
     window = current_window(SparkSession.builder.getOrCreate())

@@ -14,7 +14,11 @@ _TIMEOUT_S = 120.0
 def seen_by_type_checkers(package: ModuleType) -> set[tuple[str | None, str | None]]:
     """The names that a package imports for type checkers alone, with where from."""
     tree = ast.parse(Path(str(package.__file__)).read_text())
-    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
+    [checked] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     return {
         (alias.asname, node.module)
         for node in checked.body

@@ -7,19 +7,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
+from kafka_ordered_ops import ClientSettings, Earliest, OrderedWindows, Window, WindowPlan
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group.checks import known_state
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord, next_state
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Decision
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PartitionPlan
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Windows of one transaction: some 5 MB, written well within its time-out.
 _AT_ONCE: Final = 2_000

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from kafka_ordered_ops import ClientSettings, Earliest
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.windows_support import TIMEOUT_S, before
@@ -74,7 +75,7 @@ def put(
 
 
 def stored(bootstrap: str, place: TopicPartition) -> Stored:
-    """The newest record of each key, as a plain consumer finds it."""
+    """The newest record of each key, as a plain consumer finds it up to the uncommitted end as of now."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,12 +87,18 @@ def stored(bootstrap: str, place: TopicPartition) -> Stored:
         }
     )
     consumer.assign([TopicPartition(place.topic, place.partition, 0)])
+    # A transaction is committed before its markers are written, and a reader of what is committed stops below them.
+    with Lookup(ClientSettings.from_mapping({"bootstrap.servers": bootstrap})) as lookup:
+        tp = core.TopicPartition(place.topic, place.partition)
+        end = lookup.end_offsets([tp], core.Isolation.READ_UNCOMMITTED)[tp]
     found: Stored = {}
     while True:
         message = consumer.poll(TIMEOUT_S)
         assert message is not None, "the ledger's end was not reached"
         if message.error():
-            break
+            if (message.offset() or 0) >= end:
+                break
+            continue
         key, value = message.key(), message.value()
         assert isinstance(key, bytes)
         if value is None:

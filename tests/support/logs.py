@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from kafka_ordered_ops import ClientSettings, WindowPlan
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.read.reader import RangeReader
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.windows import OrderedWindows
 
 _TIMEOUT_S = 60.0
@@ -32,7 +31,7 @@ def read_ranges(
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
     """The wanted records, by a reader of their own."""
-    with RangeReader(settings, group_id, isolation, wanted, **options) as reader:
+    with open_reader(settings, group_id, isolation, wanted, **options) as reader:
         yield from reader.batches()
 
 
@@ -165,7 +164,7 @@ def visible_records(bootstrap: str, ends: Mapping[core.TopicPartition, int]) -> 
 def read_plan(settings: ClientSettings, plan: WindowPlan) -> Records:
     """The records of a plan, as its readers get them."""
     records: Records = {}
-    with RangeReader(settings, plan.group_id, plan.isolation, plan.taken) as reader:
+    with open_reader(settings, plan.group_id, plan.isolation, plan.taken) as reader:
         for batch in reader.batches():
             times_ms = batch.column("timestamp").cast(pa.int64()).to_pylist()
             for row, time_ms in zip(batch.to_pylist(), times_ms, strict=True):

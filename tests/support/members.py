@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kafka_ordered_ops.core.membership import MembershipChange
+from kafka_ordered_ops.core.cluster.membership import MembershipChange
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import MembershipDoor
 from tests.support.windows_support import TIMEOUT_S

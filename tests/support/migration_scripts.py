@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from kafka_ordered_ops import AtTime, Committed, Earliest, Latest
 from kafka_ordered_ops.core.offset_map.parallel_consumer import (
     decode_parallel_consumer_map,
     encode_parallel_consumer_map,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.types import Isolation, OnForeignCommit, ProgressFormat
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest, Latest
+from kafka_ordered_ops.core.types import Isolation, ProgressFormat
 from kafka_ordered_ops.kafka.ports import read_committed_offsets
 from tests.support.race_scripts import SCRIPTS as SCRIPTS
 from tests.support.race_scripts import taken
@@ -251,8 +251,7 @@ def a_group_that_was_moved_is_not_migrated(world: World) -> None:
     # Set back: only a person can know that this was meant.
     commit(world, OffsetSet.of((0, 1), (3, 4)))
     migrate(world, "ledger")
-    adopting = world.windows(on_foreign_commit=OnForeignCommit.ADOPT)
-    world.do("migrate", lambda: adopting.migrate("ledger"))
+    world.do("migrate", lambda: world.windows().migrate("ledger", adopt=True))
     assert taken(world.plan("rest", 100)) == [(1, 3), (4, 6)]
     world.look("orders")
 
@@ -350,7 +349,7 @@ def a_window_group_is_reset(world: World) -> None:
     world.write("orders", 1, 1, 2)
     world.run("w8", 8, starting_offsets=Earliest())
     service = world.windows()
-    for to in ("committed", "latest", "earliest", "offset:2", world.window(15).cutoff):
+    for to in ("committed", "latest", "earliest", "offset:2", AtTime(world.window(15).cutoff_ms)):
         world.do("preview", partial(service.reset_offsets, to, dry_run=True))
         world.do("reset", partial(service.reset_offsets, to))
         world.do("again", partial(service.reset_offsets, to))
@@ -411,7 +410,7 @@ def any_other_group_is_reset_in_kafka_alone(world: World) -> None:
     topic = world.named("orders")
     world.do("no topics", lambda: service.reset_offsets("earliest"))
     world.do("none", lambda: service.reset_offsets("committed", topics=topic))
-    for to in (Latest(), "offset:3", world.window(15).cutoff):
+    for to in (Latest(), "offset:3", AtTime(world.window(15).cutoff_ms)):
         world.do("preview", partial(service.reset_offsets, to, topics=topic, dry_run=True))
         world.do("reset", partial(service.reset_offsets, to, topics=topic))
         world.do("committed", lambda: world.committed("orders"))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from kafka_ordered_ops.kafka.ledger import ledger
+from kafka_ordered_ops.kafka.ledger import ledger, transaction
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.group_facts import GroupMover
 from kafka_ordered_ops.windows.maintenance import Maintenance
@@ -61,11 +61,11 @@ def main() -> None:
         case MigrationKill.AFTER_DECISION:
             _wrap(ledger, "offsets_to_commit", before=True)
         case MigrationKill.BEFORE_OFFSETS:
-            _wrap(ledger, "send_offsets_to_transaction", before=True)
+            _wrap(transaction, "send_offsets_to_transaction", before=True)
         case MigrationKill.BEFORE_COMMIT:
-            _wrap(ledger, "send_offsets_to_transaction")
+            _wrap(transaction, "send_offsets_to_transaction")
         case MigrationKill.AFTER_COMMIT:
-            _wrap(ledger._Transaction, "_write")
+            _wrap(transaction.FencedTransaction, "_write")
         case MigrationKill.BEFORE_READ_BACK:
             _wrap(Maintenance, "_check_written", before=True)
     with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:

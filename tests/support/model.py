@@ -8,11 +8,13 @@ it after each transaction.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from kafka_ordered_ops import Earliest, Policy, Window, WindowPlan
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.group import transitions
 from kafka_ordered_ops.core.group.decisions import claiming, splitting
 from kafka_ordered_ops.core.group.decisions.adoption import Adoption, LogNow, adopt
@@ -30,7 +32,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,
     PartitionFacts,
-    WindowsAsked,
+    WindowsRequest,
     ask,
     draft,
     floor_ms,
@@ -38,11 +40,8 @@ from kafka_ordered_ops.core.planning.planning import (
     lookup_time_ms,
     resolve_start,
 )
-from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.bounds import bound_of
 from tests.support.out_of_order import checked_out_of_order
 
 
@@ -107,13 +106,10 @@ class ModelGroup:
         for tp, log in self.logs.items():
             known = self.view.state.partition(tp) if self.view.state else None
             if known is None:
-                bound = (
-                    Earliest()
-                    if self.view.state or not windows[0].starting_offsets
-                    else windows[0].starting_offsets
-                )
+                wanted = bound_of(windows[0].starting_offsets, tp.topic)
+                bound = Earliest() if self.view.state or wanted is None else wanted
                 origin = resolve_start(
-                    bound, log_start=log.log_start, end=log.end, committed=None, found=None
+                    bound, log_start=log.log_start, end=log.end, committed=None, index_offset=None
                 )
                 assert origin is not None
                 known = PartitionState(origin, OffsetSet.of((0, origin)), None)
@@ -130,7 +126,7 @@ class ModelGroup:
             patterns=(),
             now_ms=0,
             looked_at=self.view.state,
-            redefine=redefine,
+            policy=Policy(redefine=redefine),
         )
 
     def _draft(
@@ -144,7 +140,7 @@ class ModelGroup:
         def head(time_ms: int) -> int:
             asked_ms = lookup_time_ms(time_ms)
             found = None if asked_ms is None else log.first_at_or_after(asked_ms)
-            return head_end(time_ms, log_start=log.log_start, end=log.end, found=found)
+            return head_end(time_ms, log_start=log.log_start, end=log.end, index_offset=found)
 
         claims = self.view.claims()
         question = ask(
@@ -157,7 +153,7 @@ class ModelGroup:
                 floor=head(floor_ms(windows)),
                 head_ends=tuple(head(window.cutoff_ms) for window in windows),
             ),
-            WindowsAsked.of(windows, claims.late(tp, known.late).times),
+            WindowsRequest.of(windows, claims.late(tp, known.late).times),
             origin=known.origin,
             done=known.done,
             claimed=claims.offsets(tp),
@@ -249,10 +245,9 @@ class ModelGroup:
             return [outcome]
         if isinstance(outcome, tuple):
             return list(outcome)
-        state = GroupState.from_json(_through_json(outcome.state.to_json(), "state"))
+        state = GroupState.from_json(_through_json(outcome.state.to_json()))
         records = tuple(
-            WindowRecord.from_json(_through_json(record.to_json(), "window"))
-            for record in outcome.records
+            WindowRecord.from_json(_through_json(record.to_json())) for record in outcome.records
         )
         assert state == outcome.state
         assert records == outcome.records
@@ -290,5 +285,5 @@ class ModelGroup:
         assert not any(self.view.time_maps.values()), "a time map outlives its records"
 
 
-def _through_json(value: object, where: str) -> Fields:
-    return Fields(strict_json.loads(strict_json.dumps(value), limit_bytes=10**8), where)
+def _through_json(value: object) -> Any:
+    return strict_json.loads(strict_json.dumps(value), limit_bytes=10**8)

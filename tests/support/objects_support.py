@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops import SinkError, StagedOutput, WindowSupersededError
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import Store
-from kafka_ordered_ops.output.published import files, published
+from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.writing.draft import drafts_of
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 _numbers = itertools.count()
 _hooks = threading.local()

@@ -19,10 +19,15 @@ from typing import Any
 
 import typer
 
-from kafka_ordered_ops import OrderedReader, OrderedWindows, Window
+from kafka_ordered_ops import (
+    KafkaOrderedOpsError,
+    OrderedReader,
+    OrderedWindows,
+    ReadLimits,
+    Window,
+)
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.app import app
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.processing import NewRecord, Processor
 
@@ -141,7 +146,9 @@ def _preview(
 
 
 def _read(brokers: Any, topics: Any, **options: Any) -> object:
-    with OrderedReader(brokers, topics, timeout_s=3, stall_timeout_s=3, **options) as reader:
+    with OrderedReader(
+        brokers, topics, limits=ReadLimits(timeout_s=3, stall_timeout_s=3), **options
+    ) as reader:
         return reader.poll(0.2)
 
 

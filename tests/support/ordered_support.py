@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -10,8 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from kafka_ordered_ops import Member, OrderedReader, Ordering, ReadLimits
+from kafka_ordered_ops.core.release.ordered_release import Order
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from tests.support.windows_support import BASE_MS, TIMEOUT_S
 from tests.support.worlds import World
 
@@ -69,16 +71,47 @@ class Clock:
         return BASE_MS / 1000 + self.now
 
 
+_ORDERING: Final = frozenset({"max_out_of_orderness", "grace"})
+_LIMITS: Final = frozenset(inspect.signature(ReadLimits).parameters)
+_OF_MEMBER: Final = frozenset(inspect.signature(Member).parameters) - {"group_id"}
+
+
+def grouped(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with those of orders, limits and members in their values."""
+    options = dict(options)
+    ordering = {name: options.pop(name) for name in _ORDERING & options.keys()}
+    limits = {name: options.pop(name) for name in _LIMITS & options.keys()}
+    of_member = {name: options.pop(name) for name in _OF_MEMBER & options.keys()}
+    if ordering:
+        options["order"] = Ordering(options.get("order", Order.TIMESTAMP), **ordering)
+    if limits:
+        options["limits"] = ReadLimits(**limits)
+    if of_member:
+        options["group_id"] = Member(options["group_id"], **of_member)
+    return options
+
+
+def opened_at(
+    clock: Callable[[], float], settings: Any, topics: Any, **options: Any
+) -> OrderedReader:
+    """A reader whose time is a clock's."""
+
+    class Reader(OrderedReader):
+        _clock = staticmethod(clock)
+
+    return Reader(settings, topics, **grouped(options))
+
+
 class Tail:
     """A live tail in the tests' time, and what came of it so far."""
 
     def __init__(self, world: World, *topics: str, now: float = 0.0, **options: Any) -> None:
         self.clock = Clock(now)
-        options = {"follow": True, "clock": self.clock, "timeout_s": 20.0, **options}
+        options = {"follow": True, "timeout_s": 20.0, **options}
         if group_id := options.get("group_id"):
             options["group_id"] = world.named(group_id)
         names = [name if name.startswith("^") else world.named(name) for name in topics]
-        self.reader = OrderedReader(world.settings, names, **options)
+        self.reader = opened_at(self.clock, world.settings, names, **options)
         self.rows: list[Row] = []
         self.late: list[Row] = []
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kafka_ordered_ops import WindowPlan
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from tests.support.logs import Records
 
 

@@ -19,19 +19,19 @@ from typing import Final, TypeVar
 
 from confluent_kafka import Producer
 
+from kafka_ordered_ops import ClientSettings
 from kafka_ordered_ops.core.offset_map.parallel_consumer import decode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.embedded.jars import listed_jars
 from kafka_ordered_ops.embedded.java import MINIMUM_VERSION, find_java
-from kafka_ordered_ops.kafka.committed_offsets import (
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import (
     CommittedOffset,
     OffsetsReader,
     read_committed_offsets,
     send_offsets_to_transaction,
 )
-from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.wire import leave_group
 
 _JARS: Final = Path(__file__).with_name("parallel_consumer.sha256")

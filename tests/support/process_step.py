@@ -10,9 +10,9 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import Process, Window
 from kafka_ordered_ops.dagster import KafkaResource, build_process_window_op
-from kafka_ordered_ops.processing import window_job
+from kafka_ordered_ops.processing import Record, window_job
 from tests.support.dagster_support import HOURLY, KEYS
 
 process: Any = window_job.process_plan
@@ -36,12 +36,9 @@ def charge(record: Record) -> None:
 
 charges = build_process_window_op(
     name="charges",
-    topics=os.environ["STEP_TOPIC"],
+    window=Window(os.environ["STEP_TOPIC"], starting_offsets="earliest"),
     group_id=os.environ["STEP_GROUP"],
-    function=charge,
-    max_concurrency=2,
-    ordering="unordered",
-    starting_offsets="earliest",
+    job=Process(charge, ordering="unordered", max_concurrency=2),
     partitions_def=HOURLY,
 )
 

@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Any
 
+from kafka_ordered_ops import Process, Window
 from kafka_ordered_ops.airflow import ProcessWindowOperator
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.processing import window_job
+from kafka_ordered_ops.processing import Record, window_job
 from tests.support.airflow_context import context_of
 
 
@@ -28,14 +28,11 @@ def main() -> None:
 
     task = ProcessWindowOperator(
         task_id="task",
-        topics=topic,
+        window=Window(topic, starting_offsets="earliest"),
         group_id=group_id,
         mode="catch_up",
-        starting_offsets="earliest",
         window_id="w",
-        python_callable=call,
-        max_concurrency=2,
-        ordering="unordered",
+        job=Process(call, ordering="unordered", max_concurrency=2),
     )
     signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
     task.execute(context_of(1_000))

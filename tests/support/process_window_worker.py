@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.processing import Processor, process_window
+from kafka_ordered_ops import WindowPlan
+from kafka_ordered_ops.processing import Processor, Record, process_window
 from kafka_ordered_ops.windows import OrderedWindows
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kafka_ordered_ops.core.errors import OffsetMapDecodeError
+from kafka_ordered_ops import OffsetMapDecodeError
 from kafka_ordered_ops.core.offset_map.parallel_consumer import decode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
-from kafka_ordered_ops.processing.processor import Processor
+from kafka_ordered_ops.processing import Processor, Record
+from kafka_ordered_ops.processing.work_queue import Counts
 from tests.support.windows_support import TIMEOUT_S
 from tests.support.worlds import World
 
@@ -96,6 +96,15 @@ class Worker:
     def until_done(self, *places: Place) -> None:
         """Wait until these have been processed."""
         self.until(lambda: set(places) <= set(self.done))
+
+    def until_processed(self, count: int) -> None:
+        """Wait until the function has ended for so many records; with outputs, their results come when these are stored."""
+
+        def is_so() -> bool:
+            [counts] = self.processor.counts or [Counts()]
+            return counts.succeeded + counts.failed >= count
+
+        self.until(is_so)
 
     def _process(self, record: Record) -> None:
         self.begun.append((record.partition, record.offset))

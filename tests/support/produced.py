@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.processing.new_record import NewRecord
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.ports import open_lookup, open_reader
+from kafka_ordered_ops.processing import NewRecord, Record
 from tests.support.processing_groups import Place, Worker
 from tests.support.worlds import World
 
@@ -35,7 +34,7 @@ class Transformer(Worker):
     ) -> None:
         out = world.named("out")
         self._returns = returns or (lambda record: output_of(record, out))
-        super().__init__(world, *topics, **{"produce": True, **options})
+        super().__init__(world, *topics, **{"produce": "transactional", **options})
 
     def _process(self, record: Record) -> Any:
         super()._process(record)

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kafka_ordered_ops.core.types import Isolation, OnDataLoss, OnForeignCommit, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops import Committed, Earliest, WindowPlan
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss, WindowStatus
 from kafka_ordered_ops.windows import Policy
 from tests.support.group_scripts import SCRIPTS as SCRIPTS
 from tests.support.scripts import filled, script
@@ -397,12 +396,12 @@ def own_offsets_are_put_back(world: World) -> None:
 def own_offsets_are_put_back_and_adopted_where_asked(world: World) -> None:
     """By the service itself."""
     filled(world)
-    service = world.windows(on_foreign_commit=OnForeignCommit.ADOPT)
+    service, adopt = world.windows(), Policy(on_foreign_commit="adopt")
     world.run("w8", 8, starting_offsets=Earliest())
     put_back = world.backup("orders")
     world.run("w12", 12)
     put_back()
-    plan = world.do("plan", lambda: service.plan(world.window(18), "next"))
+    plan = world.do("plan", lambda: service.plan(world.window(18), "next", adopt))
     assert taken(plan) == [(1, 2), (3, 4), (5, 6)]
     world.do("commit", lambda: service.commit(plan))
     world.look("orders")

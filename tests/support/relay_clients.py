@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Producer
 
-from kafka_ordered_ops.core.errors import RelayUnavailableError
+from kafka_ordered_ops import RelayUnavailableError
 from kafka_ordered_ops.relay import Lease, RelayClient
 from tests.support.windows_support import TIMEOUT_S
 from tests.support.worlds import World

@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from kafka_ordered_ops.core.errors import LeaseError, NotReadyError, UnknownTopicError
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops import LeaseError, NotReadyError, UnknownTopicError, WindowPlan
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.processing import Record
 from kafka_ordered_ops.relay.ports import (
     Delivered,
     LeasedOffsets,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_ordered_ops.core.errors import RelayError
+from kafka_ordered_ops import RelayError
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.ports import Delivered, PartitionStatus
 from kafka_ordered_ops.relay.service import Relay

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kafka_ordered_ops import AtOffset, AtTime, Committed, Earliest, Latest, Relative
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
     OnDataLoss,
 )
-from kafka_ordered_ops.core.window.bounds import (
-    AtOffset,
-    AtTime,
-    Bound,
-    Committed,
-    Earliest,
-    Latest,
-    Relative,
-)
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.windows import Policy
 from tests.support.windows_support import BASE_MS
 from tests.support.worlds import World

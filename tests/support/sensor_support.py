@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import PartitionsLiveSensor
 from kafka_ordered_ops.airflow.support.question import Answer, Question
-from kafka_ordered_ops.core.window.window import Window
 from tests.conftest import Produce
 from tests.support.airflow_context import context_of
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at

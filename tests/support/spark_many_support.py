@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+from kafka_ordered_ops import StagedOutput, WindowPlan
 from kafka_ordered_ops.spark.read import edges, engines, order
 from tests.support.spark_support import Case, Log, Row, plan_of, position
 from tests.support.stages import stages_of

@@ -16,8 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_ordered_ops import StagedOutput, WindowPlan
-from kafka_ordered_ops.core.errors import JobFailedError
+from kafka_ordered_ops import JobFailedError, StagedOutput, WindowPlan
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.writing.draft import Draft
 from kafka_ordered_ops.spark import read_output, write_window, write_windows

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka as ck
 import pytest
 
+from kafka_ordered_ops import ClientSettings, Window, WindowPlan
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import (
@@ -27,9 +28,7 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.core.window.plan import PartitionPlan
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.roots import locking
 from kafka_ordered_ops.spark.read.engines import Engine
@@ -227,7 +226,7 @@ def part_of(
 def plan_of(
     parts: Sequence[PartitionPlan],
     *,
-    window_id: str = "2026-09-21T14:00",
+    window_id: str = "2026-09-21T14-00",
     attempt: int = 1,
     content: PlanContent | None = None,
 ) -> WindowPlan:
@@ -289,7 +288,7 @@ class Log:
                 late = NO_STEPS.with_step(step, TimeRange(INT64_MIN, before_ms))
                 head_end = rng.choice([*[rng.randrange(max(1, end))] * 9, None])
                 mine.append(part_of(tp.topic, tp.partition, taken, head_end=head_end, late=late))
-        plans = [plan_of(mine, window_id=f"2026-09-{n:02d}/é") for n, mine in enumerate(parts, 1)]
+        plans = [plan_of(mine, window_id=f"2026-09-{n:02d}@e") for n, mine in enumerate(parts, 1)]
         return [self.case(plan) for plan in plans]
 
     def case(self, plan: WindowPlan) -> Case:

@@ -15,7 +15,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops import SinkError
 from kafka_ordered_ops.spark import write_window, write_windows
 from tests.support.spark_support import plan_of
 from tests.support.stages import stages_of

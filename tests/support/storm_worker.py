@@ -15,11 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import Earliest, KafkaOrderedOpsError, Window, WindowPlan
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.oracle.journal import Recorder
 from tests.support.oracle.reading import staged_rows

@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import Window, WindowPlan
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_ranges import LateSteps, TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN, PlanContent, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.plan import PartitionPlan, PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PartitionPlan, PlanPart
 
 small_offsets = st.integers(0, 60)
 ranges = st.lists(st.tuples(small_offsets, small_offsets), max_size=12)

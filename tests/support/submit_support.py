@@ -15,9 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+from kafka_ordered_ops import Earliest, StagedOutput, WindowPlan
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import RUN_VARIABLE, processes_of
 from kafka_ordered_ops.spec.spark_submit import pyspark_home
@@ -36,14 +34,14 @@ _CONF = {
     "spark.driver.memory": "512m",
 }
 
-#: Reads and writes the window.
+#: Reads and writes the window, or several in one pass.
 COPY = """
     from pyspark.sql import SparkSession
-    from kafka_ordered_ops.spark import current_window
+    from kafka_ordered_ops import current_windows
 
     spark = SparkSession.builder.getOrCreate()
-    window = current_window(spark)
-    window.write(window.read())
+    windows = current_windows(spark)
+    windows.write(windows.read())
 """
 
 #: Has written, and shows that; then goes on, with a Java, a driver and a worker at work.
@@ -139,12 +137,12 @@ def end_all(token: str) -> None:
 def runs(output: Path) -> list[str]:
     """What is left in the folders by which submitter and job talk, but logs."""
     root = control_of(output) / "submit"
-    return [path.name for path in root.glob("*/*") if path.parent.name != "logs"]
+    return [path.name for path in root.glob("*/*") if path.parent.name != "_logs"]
 
 
 def logs(output: Path) -> list[Path]:
     """The logs of failed runs."""
-    return sorted((control_of(output) / "submit" / "logs").iterdir())
+    return sorted((control_of(output) / "submit" / "_logs").iterdir())
 
 
 def java_home() -> Path | None:

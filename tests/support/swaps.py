@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
+from kafka_ordered_ops import StagedOutput
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.layout import swap_folder
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.root_check import check_root
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from tests.support.objects_support import Killed, every_kill, named_rows, staged_rows
 
 #: The rows of an older attempt and of a newer one.

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops import Table
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications import orders
 from kafka_ordered_ops.spark.applications.protocol import Order, Submission
 from kafka_ordered_ops.spark.applications.result import JobError, JobResult
 from kafka_ordered_ops.spark.write.table_formats import TableState, commits_of
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
-from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
-from kafka_ordered_ops.spec.table import Table, TableMode
+from kafka_ordered_ops.spark.write.table_write import StoredWrite, TableCommit, TableWrite
+from kafka_ordered_ops.spec.table import TableMode
 from tests.support.submit_support import fake
 
 
@@ -72,7 +72,7 @@ class FileTable:
         shown = self.content()["shown"]
         told = [
             TableCommit(
-                TableWrite.from_json(Fields(one["write"], "write")),
+                StoredWrite.parse(one["write"], "write").write,
                 TableMode(self.target.mode),
                 len(one["rows"]),
             )
@@ -98,7 +98,7 @@ class FileTable:
     def clear(self, write: TableWrite) -> None:
         with self.change() as content:
             for name, one in list(content["staged"].items()):
-                staged = TableWrite.from_json(Fields(one["write"], "write"))
+                staged = StoredWrite.parse(one["write"], "write").write
                 if staged.is_same_window(write) and write.makes_worthless(name):
                     del content["staged"][name]
 

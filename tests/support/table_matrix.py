@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.bounds import Earliest
+import kafka_ordered_ops as values
+from kafka_ordered_ops import ConfigError, Earliest, OrderedWindows
 from tests.support.windows_support import BASE_MS, before
 
 if TYPE_CHECKING:
@@ -172,13 +171,10 @@ def wrong(
                 run = partial(
                     windows.run,
                     before(topic, seconds, Earliest()),
-                    mode,
-                    table=shown,
-                    mode=mode,
-                    keys=["v"] if mode == "merge" else (),
+                    values.Table(shown, mode, keys=["v"] if mode == "merge" else ()),
+                    job=values.Function(job, engine="local"),
+                    window_id=mode,
                     spark=spark,
-                    function=job,
-                    engine="local",
                 )
                 _in_thread(run) if session.in_thread else run()
             except ConfigError as error:

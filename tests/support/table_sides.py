@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Policy, Window
+from kafka_ordered_ops import Function, OrderedWindows, Policy, Table, Window, WindowPlan
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.spark_support import Crash
 from tests.support.tables_support import Lake
@@ -20,8 +19,8 @@ from tests.support.tables_support import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafka_ordered_ops.hosting.open_window import OpenWindow
-    from kafka_ordered_ops.hosting.run_result import RunResult
+    from kafka_ordered_ops import OpenWindow
+    from kafka_ordered_ops.delivery.run_result import RunResult
 
 TOPIC, GROUP = "orders", "hourly"
 HOUR_MS = 3_600_000
@@ -97,19 +96,18 @@ class Side:
         with self.windows(kind) as windows:
             return windows.run(
                 hour(number),
-                window_id,
-                Policy(allow_fewer=allow_fewer),
-                function=job,
+                self.table(mode),
+                job=Function(job, engine="local"),
+                window_id=window_id,
+                policy=Policy(allow_fewer=allow_fewer),
                 spark=self.lake.spark,
-                engine="local",
-                **self.table(mode),
             )
 
-    def table(self, mode: str = "") -> dict[str, Any]:
-        """The arguments that name the table."""
+    def table(self, mode: str = "") -> Table:
+        """The table as a place of windows."""
         mode = mode or self.lake.mode
         keys = ["value"] if mode == "merge" else ()
-        return {"table": self.lake.table, "mode": mode, "keys": keys}
+        return Table(self.lake.table, mode, keys)
 
     def move_back(self) -> None:
         """Some program moves the group to its beginning, and that is adopted."""

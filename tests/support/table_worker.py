@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.spark.read.read import read_window
+from kafka_ordered_ops import Earliest
+from kafka_ordered_ops.spark import TableSink, read_window
 from kafka_ordered_ops.spark.session import local_session
-from kafka_ordered_ops.spark.write.tables import TableSink
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.spark_support import _java_home as java_home
 from tests.support.spark_support import spark41_conf

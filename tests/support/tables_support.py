@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kafka_ordered_ops.spark import TableSink
 from kafka_ordered_ops.spark.write.table_stages import staging_name
-from kafka_ordered_ops.spark.write.tables import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

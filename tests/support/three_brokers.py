@@ -59,6 +59,8 @@ _SETTINGS = {
     "listener.name.guarded.ssl.keystore.type": "PEM",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
+    # For clients that name their rack.
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": str(_COORDINATORS),
     "transaction.state.log.replication.factor": "3",
@@ -95,6 +97,10 @@ class ThreeBrokers:
     def address(self, node: int) -> str:
         """One node's address."""
         return f"{HOST}:{self._ports[node]}"
+
+    def rack(self, node: int) -> str:
+        """Where a node is: each is alone there."""
+        return f"rack-{node}"
 
     def settings_of(self, user: str) -> dict[str, str]:
         """How a user that was let in (`let_in`) comes to the guarded listener."""
@@ -268,6 +274,7 @@ class ThreeBrokers:
             **_SETTINGS,
             "listener.name.guarded.ssl.keystore.location": str(self._keys),
             "node.id": str(node),
+            "broker.rack": self.rack(node),
             "controller.quorum.voters": voters,
             "listeners": f"{ways_in},CONTROLLER://{controller}",
             "advertised.listeners": ways_in,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from enum import Enum, auto
 from random import Random
 
+from kafka_ordered_ops import Committed, Earliest
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import LogWriter, Records, partitions_of, read_plan, visible_records

@@ -6,8 +6,8 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from kafka_ordered_ops import AtTime, Earliest, Latest
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import AtTime, Earliest, Latest
 from tests.support.windows_support import BASE_MS
 from tests.support.worlds import World
 

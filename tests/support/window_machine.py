@@ -8,11 +8,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafka_ordered_ops.core.errors import LogTruncatedError, WindowSupersededError
+from kafka_ordered_ops import Earliest, LogTruncatedError, Window, WindowPlan, WindowSupersededError
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.ports import open_lookup, open_reader
 from kafka_ordered_ops.testing import InMemoryKafka, Transaction, TransactionState
 from kafka_ordered_ops.windows import OrderedWindows

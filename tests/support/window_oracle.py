@@ -8,14 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from kafka_ordered_ops import ClientSettings, Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.read.reader import RangeReader
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import Records, await_markers, partitions_of, visible_records
 from tests.support.out_of_order import checked_out_of_order

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kafka_ordered_ops.core.processing.record import Record
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.processing import Processor, process_window
+from kafka_ordered_ops import Earliest
+from kafka_ordered_ops.processing import Processor, Record, process_window
 from tests.support.worlds import World
 
 

@@ -11,9 +11,7 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 
-from kafka_ordered_ops.core.errors import WindowSupersededError
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops import Earliest, Window, WindowSupersededError
 from kafka_ordered_ops.windows import OrderedWindows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.core.window.window import Window
 from tests.support.logs import Records
 
 BASE_MS = 1_700_000_000_000
@@ -24,6 +24,12 @@ def at(seconds: float) -> datetime:
 def before(topic: str, seconds: float, start: Bound | None = None) -> Window:
     """Everything of a topic stamped before a moment."""
     return Window([topic], at(seconds), starting_offsets=start)
+
+
+def no_age() -> timedelta:
+    """An age of nothing, once all that was written is older: ages are whole milliseconds, and some windows take less."""
+    time.sleep(0.002)
+    return timedelta(0)
 
 
 def offsets_of(records: Records) -> set[int]:

@@ -7,8 +7,7 @@ import signal
 import time
 from typing import Any
 
-from kafka_ordered_ops.core.processing.new_record import NewRecord
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.processing import NewRecord, Record
 
 
 class StrangeError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import KafkaOrderedOpsError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.spark import read_window
 from tests.support.spark_support import part_of, plan_of, settings_of

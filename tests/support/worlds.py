@@ -19,21 +19,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import ClientSettings, KafkaOrderedOpsError, Window, WindowPlan
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.offset_map.ours import decode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.times import parse_time_ms
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.ports import (
     LookupDoor,
     open_lookup,
     open_reader,
     read_committed_offsets,
 )
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 
@@ -345,9 +342,9 @@ class World(ABC):
                     rows.append([*row.values(), _told(time_ms)])
         return sorted(rows, key=lambda row: row[:3])
 
-    def stored(self, topic: str) -> list[dict[str, Any]]:
-        """All that the only partition of a topic has, as rows of a reader of committed records."""
-        tp = self.tp(topic)
+    def stored(self, topic: str, partition: int = 0) -> list[dict[str, Any]]:
+        """All that a partition has, as rows of a reader of committed records."""
+        tp = self.tp(topic, partition)
         end = self._lookup.end_offsets([tp], Isolation.READ_COMMITTED)[tp]
         if not end:
             return []

@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    AtTime,
     BrokerUnreachableError,
+    ClientSettings,
     CommitUnknownError,
     ConfigError,
+    Earliest,
     ForeignCommitError,
     LedgerCorruptError,
     LedgerUnavailableError,
     UnknownTopicError,
+    Window,
     WindowFencedError,
     WindowSupersededError,
 )
@@ -28,11 +32,9 @@ from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, ledger_parti
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.record_schema import LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import AtTime, Bound, Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.ports import open_lookup, open_reader
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.testing import InMemoryKafka, RecordState, TransactionState
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import BASE_MS, at

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.spark import read_window, write_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows

@@ -17,12 +17,9 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import ClientSettings, Earliest, KafkaOrderedOpsError, Window
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.own_network import connects
 from tests.support.three_brokers import NODES, ThreeBrokers

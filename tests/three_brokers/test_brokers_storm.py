@@ -18,9 +18,8 @@ from random import Random
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, ledger_partition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.oracle.journal import Call, Journal, Recorder
 from tests.support.oracle.plain import BrokerPlain

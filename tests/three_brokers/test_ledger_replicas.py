@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import BrokerUnreachableError, LedgerUnavailableError
+from kafka_ordered_ops import BrokerUnreachableError, ClientSettings, LedgerUnavailableError
 from kafka_ordered_ops.core.group.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
@@ -24,7 +24,6 @@ from kafka_ordered_ops.kafka.client.errors import FaultReasons
 from kafka_ordered_ops.kafka.internal_topics import InternalTopics
 from kafka_ordered_ops.kafka.ledger.topic import LedgerTopic
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.own_network import own_network
 from tests.support.relay_servers import wait_until
 from tests.support.three_brokers import ThreeBrokers

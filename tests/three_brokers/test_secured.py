@@ -23,11 +23,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, NewTopic, ResourceType
 
+from kafka_ordered_ops import AuthenticationError, AuthorizationError, BrokerError, Earliest, Window
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import AuthenticationError, AuthorizationError, BrokerError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, ledger_partition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.guarded import right, rights_of
 from tests.support.logs import read_plan

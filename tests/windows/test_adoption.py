@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Earliest,
     ForeignCommitError,
     GroupInUseError,
+    Policy,
     UnknownWindowError,
     WindowPrunedError,
     WindowRewoundError,
@@ -23,9 +25,11 @@ from kafka_ordered_ops.core.group.decisions.adoption import Adoption, Cause, Mov
 from kafka_ordered_ops.core.offset_map.ours import is_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning import scan_fold
-from kafka_ordered_ops.core.types import OnForeignCommit, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, read_committed_offsets
+from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.kafka.offsets.committed_offsets import (
+    CommittedOffset,
+    read_committed_offsets,
+)
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import (
@@ -56,10 +60,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def adopting(windows: OrderedWindows) -> Iterator[OrderedWindows]:
     """Another process of the group, which takes what others commit for the group's progress."""
-    with OrderedWindows(
-        windows.settings, windows.group_id, on_foreign_commit=OnForeignCommit.ADOPT
-    ) as service:
+    with OrderedWindows(windows.settings, windows.group_id) as service:
         yield service
+
+
+#: Of a plan.
+ADOPT = Policy(on_foreign_commit="adopt")
 
 
 def committed(windows: OrderedWindows, topic: str) -> CommittedOffset | None:
@@ -162,7 +168,7 @@ def test_an_offset_moved_back_rewinds_what_lies_behind_it(
         windows.plan(before(name, 12), "split")
     with pytest.raises(WindowSupersededError):
         windows.commit(taken["third"])
-    windows.commit(windows.plan(before(name, 12), "rest of split"))
+    windows.commit(windows.plan(before(name, 12), "rest-of-split"))
     for window_id in ("third", "fourth"):
         plan = windows.plan(before(name, cutoffs[window_id]), window_id)
         assert plan.taken == taken[window_id].taken
@@ -282,11 +288,11 @@ def test_moved_offsets_are_adopted_at_plan_and_at_commit(
     commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 2)
     with pytest.raises(ForeignCommitError):
         windows.plan(before(orders, 12), "w")
-    plan = adopting.plan(before(orders, 12), "w")
+    plan = adopting.plan(before(orders, 12), "w", policy=ADOPT)
     assert offsets_of(read_plan(windows.settings, plan)) == {3}
     commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 5)
     with pytest.raises(ForeignCommitError):
-        windows.commit(plan)
+        windows.commit(replace(plan, adopts_commits=False))
     assert adopting.commit(plan).status is WindowStatus.COMMITTED
     rest = windows.plan(before(orders, 100), "rest")
     assert offsets_of(read_plan(windows.settings, rest)) == {5}

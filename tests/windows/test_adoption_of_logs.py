@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Earliest,
     PlanError,
     TopicRecreatedError,
+    Window,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group.decisions.adoption import Cause, Moved
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce

@@ -10,16 +10,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
     CommitUnknownError,
+    Earliest,
     KafkaOrderedOpsError,
     LedgerUnavailableError,
     ReadTimeoutError,
+    Window,
+    WindowPlan,
 )
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import await_stored, read_plan

@@ -22,22 +22,22 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
+    ClientSettings,
     ClosedError,
     ConfigError,
+    Earliest,
     KafkaOrderedOpsError,
     NotShareableError,
+    Policy,
     WindowFencedError,
+    WindowPlan,
 )
 from kafka_ordered_ops.core.types import OnOpenClaim
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import BASE_MS, before

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger.log import LedgerLog
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import read_plan
@@ -24,13 +23,13 @@ from tests.support.windows_support import BASE_MS, at
 VICTIM = """
 import os, signal, sys
 from datetime import datetime
-import kafka_ordered_ops.kafka.ledger.ledger as ledger
+import kafka_ordered_ops.kafka.ledger.transaction as transaction
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 
 bootstrap, group, topic, cutoff, when, fatal = sys.argv[1:]
 calls = 0
 
-class Producer(ledger.Producer):
+class Producer(transaction.Producer):
     def commit_transaction(self, *args):
         global calls
         calls += 1
@@ -41,7 +40,7 @@ class Producer(ledger.Producer):
         if calls == int(fatal):
             os.kill(os.getpid(), signal.SIGKILL)
 
-ledger.Producer = Producer
+transaction.Producer = Producer
 windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
 plan = windows.plan(Window([topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest()), "w")
 windows.mark_written(plan, {"written": True})

@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from kafka_ordered_ops.core.errors import PlanTooLargeError
+from kafka_ordered_ops import Earliest, PlanTooLargeError
 from kafka_ordered_ops.core.group.decisions import committable
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import BASE_MS, before

@@ -11,12 +11,11 @@ from random import Random
 
 import pytest
 
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.logs import LogWriter

@@ -12,12 +12,9 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.core.errors import LogTruncatedError
+from kafka_ordered_ops import Earliest, LogTruncatedError, Window, WindowPlan
 from kafka_ordered_ops.core.group.decisions.adoption import Cause, Moved
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops import Earliest, SinkError, Window, WindowPlan, WindowSupersededError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.windows_support import BASE_MS, at

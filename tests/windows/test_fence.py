@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Earliest,
     ForeignCommitError,
     GroupInUseError,
     KafkaOrderedOpsError,
@@ -19,12 +20,12 @@ from kafka_ordered_ops.core.errors import (
     RecordsLostError,
     SinkError,
     TopicRecreatedError,
+    Window,
 )
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
-from kafka_ordered_ops.core.types import OnForeignCommit, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.kafka.ledger import ledger as real
+from kafka_ordered_ops.kafka.ledger.transaction import FencedTransaction
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.ports import LookupDoor
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -98,9 +99,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
         for name in [one for one in vars(LookupDoor) if not one.startswith("_") and one != "close"]:
             around(owner, name, lambda *args, name=name: watch.asked(name, args[0]), nothing)
     # Behind `init_transactions`, and until the transaction has ended.
-    around(real._Transaction, "_read", lambda *_: watch.enter(), nothing)
-    around(real._Transaction, "run", nothing, watch.leave)
-    around(real._Transaction, "_write", writes, nothing)
+    around(real.Ledger, "_read_inside", lambda *_: watch.enter(), nothing)
+    around(real.Ledger, "_change", nothing, watch.leave)
+    around(FencedTransaction, "_write", writes, nothing)
     around(GroupLock, "__enter__", lambda *_: watch.enter(), nothing)
     around(GroupLock, "__exit__", nothing, watch.leave)
     around(model.MemoryLedger, "_write", writes, nothing)
@@ -170,8 +171,8 @@ def _everything(windows: OrderedWindows, topic: str, move: Callable[[int], objec
     plan = windows.plan(before(12, topic), "w")
     windows.report(windows.split(plan, 1)[0], {"rows": 1})
     windows.commit(plan)
-    windows.plan(before(17, topic), "given up")
-    windows.abandon("given up")
+    windows.plan(before(17, topic), "given-up")
+    windows.abandon("given-up")
     later = windows.plan_many([before(17, topic), before(22, topic)], ["a", "b"])
     windows.commit_many(windows.mark_written_many(later, [{}, {}]))
     move(1)
@@ -296,8 +297,8 @@ def test_a_window_whose_commit_was_refused_is_only_committed(
 def test_a_commit_that_is_adopted_first_is_written_once(kafka: InMemoryKafka, watch: Watch) -> None:
     """Refused, adopted, committed: nothing of it is asked of the job."""
     shelf = Shelf()
-    with OrderedWindows(kafka.settings, "g", on_foreign_commit=OnForeignCommit.ADOPT) as windows:
-        plan = windows.plan(before(12), "w")
+    with OrderedWindows(kafka.settings, "g") as windows:
+        plan = windows.plan(before(12), "w", Policy(on_foreign_commit="adopt"))
         kafka.commit("g", {TP: 2})
         delivery = windows.deliver(plan, shelf.write, shelf.reopen)
     assert (delivery.record.status, shelf.jobs) == (WindowStatus.PUBLISHED, 1)

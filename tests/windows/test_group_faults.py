@@ -12,12 +12,16 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Committed,
+    Earliest,
     ForeignCommitError,
+    Latest,
     OffsetMapDecodeError,
     PlanError,
     RecordsLostError,
     UnknownTopicError,
+    Window,
 )
 from kafka_ordered_ops.core.offset_map.ours import (
     PREFIX,
@@ -28,9 +32,10 @@ from kafka_ordered_ops.core.offset_map.ours import (
 from kafka_ordered_ops.core.offset_map.reading import MetadataKind, metadata_kind
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest, Latest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, read_committed_offsets
+from kafka_ordered_ops.kafka.offsets.committed_offsets import (
+    CommittedOffset,
+    read_committed_offsets,
+)
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.support.examples import examples
@@ -152,7 +157,7 @@ def test_a_damaged_map_of_ours_is_refused_where_it_is_needed(
         windows.adopt,
     ]
     for call in calls:
-        with pytest.raises(OffsetMapDecodeError, match="is a damaged offset map"):
+        with pytest.raises(OffsetMapDecodeError, match="is an offset map that cannot be read"):
             call()
     commit_offsets(bootstrap, windows.group_id, orders, {0: (4, metadata)})
     windows.commit(plan)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ordered_ops.core.errors import UnknownTopicError
+from kafka_ordered_ops import Earliest, UnknownTopicError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import ProgressFormat
-from kafka_ordered_ops.core.window.bounds import Earliest
 from tests.support.both_worlds import world as world
 from tests.support.worlds import World
 

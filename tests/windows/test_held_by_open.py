@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_ordered_ops import Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import HeldElsewhere, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import HeldElsewhere
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import BASE_MS, at

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from kafka_ordered_ops import Earliest
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.group.ledger.messages import RecordName, record_key
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, ledger_partition
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import stamped

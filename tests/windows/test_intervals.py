@@ -9,13 +9,11 @@ from random import Random
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafka_ordered_ops.core.errors import RecordsLostError
+from kafka_ordered_ops import Earliest, RecordsLostError, Window
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning import scan_fold
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MIN, OnDataLoss, PlanContent
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import IntervalOracle, interval, late_of, stamped, sweep
@@ -158,8 +156,8 @@ def test_gaps_count_what_an_abandoned_interval_had_read(
     name = topic()
     produce(stamped(name, 5, 15, 25, 45, 7))
     windows.commit(windows.plan(interval(name, 10, 20), "kept"))
-    windows.plan(interval(name, since, cutoff), "given up")
-    windows.abandon("given up")
+    windows.plan(interval(name, since, cutoff), "given-up")
+    windows.abandon("given-up")
     # Second 5 and, behind all others, second 7.
     rows = [one for one in windows.gaps() if one.times in (None, TimeRange(INT64_MIN, _ms(10)))]
     assert sum(row.offsets_at_most for row in rows) >= 2

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops import Earliest, WindowPlan
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
@@ -40,7 +39,7 @@ def test_a_process_reads_each_timestamp_once(
 
     def planned(windows: OrderedWindows, cutoff: int) -> tuple[WindowPlan, int]:
         fetched.clear()
-        plan = windows.plan(before(name, cutoff, Earliest()), f"until {cutoff}")
+        plan = windows.plan(before(name, cutoff, Earliest()), f"until-{cutoff}")
         windows.commit(plan)
         return plan, sum(fetched)
 

@@ -10,9 +10,8 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import late_of, stamped

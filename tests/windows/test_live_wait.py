@@ -9,17 +9,17 @@ from datetime import timedelta
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     BrokerUnreachableError,
+    ClientSettings,
     ConfigError,
+    Earliest,
     KafkaOrderedOpsError,
     UnknownTopicError,
+    Window,
 )
 from kafka_ordered_ops.core.liveness.liveness import Idle, Live, Liveness, NothingYet
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.queries.live import live, wait_live
 from tests.conftest import MakeTopic, Produce
@@ -138,7 +138,7 @@ def test_waiting_ends_when_the_last_partition_is_written(
 
     with ThreadPoolExecutor() as pool:
         producing = pool.submit(produce_late)
-        found = wait_live(looks_of(settings, before(name, 60)), timeout_s=TIMEOUT_S, told=tell)
+        found = wait_live(looks_of(settings, before(name, 60)), timeout_s=TIMEOUT_S, report=tell)
         producing.result()
     assert found.is_live
     assert told[0] == ["live", "waiting", "waiting"]

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 
+from kafka_ordered_ops import ClientSettings, Window
 from kafka_ordered_ops.core.liveness.live_search import Stamp
 from kafka_ordered_ops.core.liveness.liveness import (
     GraceRunning,
@@ -27,9 +28,7 @@ from kafka_ordered_ops.core.liveness.liveness import (
     Verdict,
 )
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.queries.live import check_live
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import LogWriter, visible_records
@@ -233,7 +232,7 @@ def test_markers_and_aborted_records_make_nothing_live(
     with transaction(bootstrap, name, *range(70, 270), commit=False):
         pass
     found = cluster.look(window)
-    assert found.partitions[0].facts.found is not None
+    assert found.partitions[0].facts.index_offset is not None
     assert isinstance(found.partitions[0].verdict, NothingYet)
     with transaction(bootstrap, name, 20, 80, commit=True):
         pass

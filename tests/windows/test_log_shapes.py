@@ -17,16 +17,9 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import AtTime, Committed, Earliest, Latest, Relative, Window
 from kafka_ordered_ops.core.types import Isolation, PlanContent, TopicPartition
-from kafka_ordered_ops.core.window.bounds import (
-    AtTime,
-    Bound,
-    Committed,
-    Earliest,
-    Latest,
-    Relative,
-)
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.examples import examples

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from kafka_ordered_ops import ClientSettings
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.record_schema import CREATE_TIME, LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import read_ranges, visible_records

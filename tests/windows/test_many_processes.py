@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window, WindowPlan
+from kafka_ordered_ops import ClientSettings, Earliest, OrderedWindows, Window, WindowPlan
 from kafka_ordered_ops.core.group.ledger_rules import transactional_id
 from kafka_ordered_ops.kafka.facts.window_facts import Snapshot, SnapshotReader
 from kafka_ordered_ops.kafka.ledger import queue
-from kafka_ordered_ops.kafka.ledger.ledger import Ledger, _Transaction
+from kafka_ordered_ops.kafka.ledger.ledger import Ledger
+from kafka_ordered_ops.kafka.ledger.transaction import FencedTransaction
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 from tests.support.logs import LogWriter
 from tests.support.windows_support import BASE_MS, at
@@ -130,13 +130,13 @@ def test_a_plan_is_drafted_while_the_change_before_it_goes_on(
     LogWriter(bootstrap, Random(3)).write([(name, 0)], count=50, **times)
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     lookup, drafts, is_ready = Lookup(settings), Counter[str](), threading.Event()
-    connect, draft = _Transaction.connect, SnapshotReader.read
+    connect, draft = FencedTransaction.connect, SnapshotReader.read
 
     def counted(self: SnapshotReader, *args: Any, **more: Any) -> Snapshot:
         drafts[threading.current_thread().name] += 1
         return draft(self, *args, **more)
 
-    def connected(self: _Transaction) -> Producer:
+    def connected(self: FencedTransaction) -> Producer:
         producer = connect(self)
         is_ready.set()
         return producer
@@ -154,7 +154,7 @@ def test_a_plan_is_drafted_while_the_change_before_it_goes_on(
         at_it = Producer(settings.producer(transactional_id=one_id))
         at_it.init_transactions(30)
         monkeypatch.setattr(SnapshotReader, "read", counted)
-        monkeypatch.setattr(_Transaction, "connect", connected)
+        monkeypatch.setattr(FencedTransaction, "connect", connected)
         with ThreadPoolExecutor(1, "next") as pool:
             planned = pool.submit(plan)
             assert is_ready.wait(60), "it waits for its turn before it begins"

@@ -13,18 +13,18 @@ from random import Random
 
 import pytest
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     ForeignCommitError,
     GroupHandedOverError,
     OffsetMapTooLargeError,
 )
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.group.ledger_rules import is_own_commit
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import ProgressFormat, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.kafka.ports import read_committed_offsets
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows

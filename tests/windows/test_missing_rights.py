@@ -8,11 +8,15 @@ from typing import Any, Final
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops import (
+    AuthorizationError,
+    BrokerUnreachableError,
+    OrderedWindows,
+    Window,
+    WindowPlan,
+)
 from kafka_ordered_ops.cli.exits import error_json
-from kafka_ordered_ops.core.errors import AuthorizationError, BrokerUnreachableError
-from kafka_ordered_ops.core.rights import MissingRight, Resource
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.errors.rights import MissingRight, Resource
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows.queries import rights
 from tests.support.hosts_support import GROUP

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kafka_ordered_ops.core.window.bounds import AtOffset, AtTime, Earliest
+from kafka_ordered_ops import AtOffset, AtTime, Earliest
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
 from tests.support.memory_world import MemoryWorld

@@ -10,10 +10,14 @@ from typing import Any, Final
 
 import pytest
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops import (
+    Earliest,
+    KafkaOrderedOpsError,
+    OrderedWindows,
+    Policy,
+    Window,
+    WindowPlan,
+)
 from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     OpenClaimError,
     UnknownWindowError,
     WindowCoveredError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.types import (
@@ -25,8 +27,6 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.support.interval_oracle import commit_as_another, interval, sweep
 from tests.support.logs import read_plan

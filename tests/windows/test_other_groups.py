@@ -6,19 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_ordered_ops import OrderedReader
-from kafka_ordered_ops.cli.doctor import examine
-from kafka_ordered_ops.cli.show.checks import State
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Committed,
+    Earliest,
     GroupInUseError,
     KafkaOrderedOpsError,
     OffsetMapDecodeError,
+    OrderedReader,
     WindowGroupError,
 )
+from kafka_ordered_ops.cli.doctor import examine
+from kafka_ordered_ops.cli.show.checks import State
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, encode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest
 from kafka_ordered_ops.processing import Processor
 from kafka_ordered_ops.relay.engine.requests import Requests
 from tests.support.both_worlds import broker as broker

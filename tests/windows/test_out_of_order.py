@@ -11,14 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import AtOffset, Earliest, Window, WindowPlan, stage_window
 from kafka_ordered_ops.cli.show.facts import delivery_json, plan_json
 from kafka_ordered_ops.core.planning import scan_fold
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.core.window.bounds import AtOffset, Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.hosting.plots import RED, window_plot
-from kafka_ordered_ops.output.writing.stage import stage_window
+from kafka_ordered_ops.delivery.plots import RED, window_plot
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.examples import examples

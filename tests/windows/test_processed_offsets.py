@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     CommitUnknownError,
     ConfigError,
+    Earliest,
     LedgerRecordError,
     LedgerVersionError,
     RecordsLostError,
     UnknownWindowError,
     WindowMismatchError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group.ledger import messages as ledger_messages
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.testing import StoredRecord
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.support.both_worlds import broker as broker

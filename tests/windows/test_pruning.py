@@ -8,9 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     UnknownWindowError,
+    Window,
     WindowCoveredError,
     WindowPrunedError,
 )
@@ -22,8 +24,6 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import interval, stamped, sweep
@@ -50,14 +50,14 @@ def test_windows_are_pruned_by_age(windows: OrderedWindows, orders: str) -> None
     """By when they were last changed, the oldest first; the open and the young stay whole."""
     with days_ago(windows, 10) as past:
         past.commit(past.plan(before(orders, 1, Earliest()), "oldest"))
-        past.plan(before(orders, 12), "open for ten days")
+        past.plan(before(orders, 12), "open-for-ten-days")
         given_up = past.plan(before(orders, 18), "abandoned")
         past.abandon(given_up.window_id)
-        slow = past.plan(before(orders, 22), "committed today")
+        slow = past.plan(before(orders, 22), "committed-today")
     windows.commit(slow)
     with days_ago(windows, 5) as past:
         past.commit(past.plan(before(orders, 25), "old"))
-        revived = past.plan(before(orders, 28), "taken up since")
+        revived = past.plan(before(orders, 28), "taken-up-since")
     windows.commit(windows.plan(before(orders, 28), revived.window_id))
     windows.commit(windows.plan(before(orders, 100), "young"))
     state = windows.state()
@@ -67,18 +67,18 @@ def test_windows_are_pruned_by_age(windows: OrderedWindows, orders: str) -> None
     pruned = {record.plan.window_id: record.pruned is not None for record in windows.list()}
     assert pruned == {
         "oldest": True,
-        "open for ten days": False,
+        "open-for-ten-days": False,
         "abandoned": True,
-        "committed today": False,
+        "committed-today": False,
         "old": True,
-        "taken up since": False,
+        "taken-up-since": False,
         "young": False,
     }
     after = windows.state()
     assert state is not None
     assert after is not None
-    assert (after.topics, after.open) == (state.topics, ("open for ten days",))
-    windows.commit(windows.plan(before(orders, 12), "open for ten days"))
+    assert (after.topics, after.open) == (state.topics, ("open-for-ten-days",))
+    windows.commit(windows.plan(before(orders, 12), "open-for-ten-days"))
 
 
 def test_a_stub_knows_that_its_window_is_done(

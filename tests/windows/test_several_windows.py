@@ -11,13 +11,17 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
     CutoffInFutureError,
+    Earliest,
+    Latest,
     RecordsLostError,
     SinkError,
     UnknownWindowError,
+    Window,
     WindowMismatchError,
+    WindowPlan,
     WindowPrunedError,
     WindowSupersededError,
 )
@@ -29,9 +33,6 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.bounds import Earliest, Latest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
@@ -88,7 +89,7 @@ def test_windows_planned_together_are_those_planned_one_by_one(
     with OrderedWindows(windows.settings, f"{windows.group_id}-twin") as twin:
         for service in (windows, twin):
             service.plan(first, "first")
-            service.commit(service.plan(asked(2, 20), "over it"))
+            service.commit(service.plan(asked(2, 20), "over-it"))
         # Late for both of them.
         writer.write(places, count=60, low_ms=BASE_MS - 10_000, high_ms=BASE_MS + 60_000)
         oracle = IntervalOracle(windows, bootstrap, name)
@@ -392,15 +393,15 @@ def test_windows_are_delivered_from_wherever_they_stand(
 ) -> None:
     """One job for those that need one, in their order; the others are committed, or only published."""
     shop = Shop()
-    names = ["planned", "written", "gone", "committed", "published", "lost output"]
+    names = ["planned", "written", "gone", "committed", "published", "lost-output"]
     plans = dict(zip(names, windows.plan_many(hours, names), strict=True))
     for name in names[1:]:
         windows.mark_written(plans[name], shop.shelf.write(plans[name]).to_json())
-    windows.commit_many([plans["committed"], plans["published"], plans["lost output"]])
+    windows.commit_many([plans["committed"], plans["published"], plans["lost-output"]])
     windows.publish(
         plans["published"], Output(shop.shelf, windows.show("published").result["name"])
     )
-    for name in ("gone", "lost output"):
+    for name in ("gone", "lost-output"):
         del shop.shelf.staged[windows.show(name).result["name"]]
     again = windows.plan_many(hours, names)
     assert [plan.status.value for plan in again] == [
@@ -412,7 +413,7 @@ def test_windows_are_delivered_from_wherever_they_stand(
         "committed",
     ]
     delivered = windows.deliver_many(again, shop.write, shop.shelf.reopen)
-    assert shop.jobs == [["planned", "gone", "lost output"]]
+    assert shop.jobs == [["planned", "gone", "lost-output"]]
     assert [one.plan.window_id for one in delivered] == names
     assert [one.ran for one in delivered] == [True, False, True, False, False, True]
     assert {one.record.status for one in delivered} == {WindowStatus.PUBLISHED}

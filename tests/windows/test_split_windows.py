@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
     ConfigError,
+    Earliest,
     PartsMissingError,
+    Window,
     WindowMismatchError,
+    WindowPlan,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.offset_set import union_of
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import PARTS_MAX, PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.plan import PARTS_MAX, PlanPart
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.examples import examples

@@ -7,16 +7,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    WindowSupersededError,
-)
+from kafka_ordered_ops import ConfigError, Earliest, WindowPlan, WindowSupersededError
 from kafka_ordered_ops.core.group.decisions.splitting import shares
 from kafka_ordered_ops.core.types import (
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import stamped

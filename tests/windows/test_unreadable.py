@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Earliest,
     KafkaOrderedOpsError,
     LedgerCorruptError,
     LedgerRecordError,
     SinkError,
+    Window,
 )
 from kafka_ordered_ops.core.group.decisions import splitting
 from kafka_ordered_ops.core.group.ledger import messages as ledger_messages
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, ledger_partition
-from kafka_ordered_ops.core.types import OnForeignCommit, PlanContent, TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -79,10 +79,10 @@ def put(kafka: InMemoryKafka, kind: str, name: str, value: bytes | None) -> None
     )
 
 
-def as_older_ones_wrote(value: bytes) -> bytes:
-    """A start that earlier versions let through, and no version reads."""
+def with_an_invalid_start(value: bytes) -> bytes:
+    """A negative offset to start from."""
     fields = json.loads(value)
-    fields["plan"]["window"]["start"] = "offset:-2"
+    fields["plan"]["window"]["starting_offsets"] = "offset:-2"
     return json.dumps(fields).encode()
 
 
@@ -99,7 +99,7 @@ def with_a_run_id_that_is_none(value: bytes) -> bytes:
 
 
 DAMAGES: list[Callable[[bytes], bytes]] = [
-    as_older_ones_wrote,
+    with_an_invalid_start,
     with_a_time_that_is_none,
     with_a_run_id_that_is_none,
     lambda value: value[: len(value) // 2],
@@ -196,7 +196,7 @@ def test_what_others_did_is_not_adopted_while_a_window_cannot_be_read(
     kafka: InMemoryKafka,
 ) -> None:
     """It may be one that would have to be rewound."""
-    with opened(kafka, on_foreign_commit=OnForeignCommit.ADOPT) as windows:
+    with opened(kafka) as windows:
         windows.commit(windows.plan(before(10), "done"))
         put(kafka, "window", "done", b"?")
         kafka.commit(GROUP, {TP: 3})
@@ -253,15 +253,15 @@ def test_a_record_that_is_too_large_is_not_written(
         with monkeypatch.context() as small:
             small.setattr(ledger_messages, "RECORD_BYTES_MAX", 1_000)
             calls: list[Callable[[], object]] = [
-                partial(windows.plan, before(10), "w" * 400),
-                partial(windows.plan_many, [before(10), before(11)], ["a" * 400, "b" * 400]),
+                partial(windows.plan, before(10), "w" * 200),
+                partial(windows.plan_many, [before(10), before(11)], ["a" * 200, "b" * 200]),
             ]
             for call in calls:
                 with pytest.raises(LedgerRecordError, match=r"bytes, and a record at most 1,000"):
                     call()
         assert len(kafka.records(LEDGER_TOPIC, everything=True)) == end
         assert windows.state() == state
-        assert windows.plan(before(10), "w" * 400).status is WindowStatus.PLANNED
+        assert windows.plan(before(10), "w" * 200).status is WindowStatus.PLANNED
 
 
 def test_a_record_that_the_parser_refuses_is_not_written(

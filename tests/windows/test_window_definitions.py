@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    AtOffset,
+    Earliest,
     GroupMismatchError,
+    Latest,
+    Window,
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.types import (
@@ -17,8 +21,6 @@ from kafka_ordered_ops.core.types import (
     Mode,
     OnDataLoss,
 )
-from kafka_ordered_ops.core.window.bounds import AtOffset, Earliest, Latest
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.support.interval_oracle import interval, stamped, sweep
@@ -96,7 +98,7 @@ def test_a_group_keeps_to_its_mode(windows: OrderedWindows, orders: str) -> None
     with pytest.raises(GroupMismatchError, match="mode") as caught:
         windows.plan(before(orders, 40), "all")
     assert caught.value.differences == {"mode": ("interval", "catch_up")}
-    windows.plan(sweep(orders, 100), "sweep again")
+    windows.plan(sweep(orders, 100), "sweep-again")
 
 
 @pytest.mark.parametrize(

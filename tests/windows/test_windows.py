@@ -11,19 +11,26 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafka_ordered_ops.core import types as core
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    AtTime,
+    ClientSettings,
+    Committed,
     CommittedOffsetMissingError,
     ConfigError,
     CutoffInFutureError,
+    Earliest,
+    Latest,
     RecordsLostError,
+    Relative,
     StartingOffsetsRequiredError,
     UnknownTopicError,
     UnknownWindowError,
+    Window,
     WindowCoveredError,
     WindowMismatchError,
     WindowSupersededError,
 )
+from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.offset_map.ours import decode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import (
@@ -32,18 +39,9 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.bounds import (
-    AtTime,
-    Bound,
-    Committed,
-    Earliest,
-    Latest,
-    Relative,
-)
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.offsets.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import LogWriter, Records, read_plan, visible_records, write_afresh
@@ -165,6 +163,29 @@ def test_another_question_under_the_same_id_is_refused(
     assert set(caught.value.differences) == {"cutoff"}
     with pytest.raises(WindowMismatchError, match="starting_offsets"):
         windows.plan(before(orders, 12, Latest()), "w")
+
+
+def test_each_topic_may_begin_elsewhere(
+    windows: OrderedWindows, orders: str, topic: MakeTopic, produce: Produce
+) -> None:
+    """By its own bound; a topic without one is named, and one that comes later has its bound then."""
+    rates = topic()
+    produce((rates, 0, None, b"x", BASE_MS + n * 1000, ()) for n in range(10))
+
+    def asked(seconds: float, starts: dict[str, str], *topics: str) -> Window:
+        return Window(topics, at(seconds), starting_offsets=starts)
+
+    with pytest.raises(StartingOffsetsRequiredError) as caught:
+        windows.plan(asked(5, {orders: "earliest"}, orders, rates), "w")
+    assert caught.value.topics == [rates]
+    starts = {orders: "earliest", rates: "-PT2S"}
+    plan = windows.plan(asked(5, starts, orders, rates), "w")
+    found = {part.tp.topic: part.taken for part in plan}
+    assert found[rates] == OffsetSet.of((3, 5))
+    assert 0 in found[orders]
+    windows.commit(plan)
+    rest = windows.plan(asked(8, {orders: "latest"}, orders, rates), "rest")
+    assert {part.tp.topic: part.taken for part in rest}[rates] == OffsetSet.of((5, 8))
 
 
 def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, orders: str) -> None:

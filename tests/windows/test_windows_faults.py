@@ -8,21 +8,25 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core import types as core
-from kafka_ordered_ops.core.errors import (
+from kafka_ordered_ops import (
+    Committed,
+    Earliest,
     ForeignCommitError,
     GroupInUseError,
     LedgerLostError,
     RecordsLostError,
     TopicRecreatedError,
+    Window,
 )
+from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import (
     OnDataLoss,
 )
-from kafka_ordered_ops.core.window.bounds import Committed, Earliest
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, read_committed_offsets
+from kafka_ordered_ops.kafka.offsets.committed_offsets import (
+    CommittedOffset,
+    read_committed_offsets,
+)
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import read_plan, write_afresh

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,16 +24,9 @@ from kafka_ordered_ops.airflow.operators.ordered import OrderedWindowOperator
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.airflow.support.times import WindowMode
-from kafka_ordered_ops.core.arguments import check_choice
-from kafka_ordered_ops.core.types import (
-    Isolation,
-    OnCovered,
-    OnDataLoss,
-    OnForeignCommit,
-    OnOpenClaim,
-)
-from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.hosting.job import BatchCall, SparkCall
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.spec.jobs import Function, Job, check_function
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -41,37 +34,27 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A function gets two arguments before its own: a session and the window, or batches and the plan.
-_GIVEN = (None, None)
+#: The placeholder of the window, which a function takes before its own arguments.
+_WINDOW = (None,)
 
 
-class JobKind(StrEnum):
-    """The input of a decorated function.
-
-    Spark: ``f(spark, window)``, a session in this process and an `OpenWindow`. Batches:
-    ``f(batches, plan)``, an iterator of Arrow batches in total order, without Spark.
-    """
-
-    SPARK = "spark"
-    BATCHES = "batches"
-
-
-class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type: ignore[misc]
-    """The operator that ``@task.kafka_window`` makes of a function; see `kafka_window_task`.
+class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):
+    """The operator that ``@task.kafka_window`` creates from a function; see `kafka_window_task`.
 
     Raises:
-        ConfigError: a function that cannot be called as a job, or another job beside it.
+        ConfigError: a function that cannot be called as a job, or another job in addition.
         TypeError: the call's arguments do not fit the function.
     """
 
     custom_operator_name = "@task.kafka_window"
-    template_fields: Sequence[str] = (*OrderedWindowOperator.template_fields, "op_args")
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        **OrderedWindowOperator.template_fields_renderers,
-        "op_args": "py",
-    }
+    template_fields: Sequence[str] = (
+        *OrderedWindowOperator.template_fields,
+        "op_args",
+        "op_kwargs",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     #: A function's module may hold objects that cannot be copied.
-    shallow_copy_attrs: Sequence[str] = ("python_callable", "batch_callable")
+    shallow_copy_attrs: Sequence[str] = ("python_callable",)
 
     def __init__(
         self,
@@ -79,47 +62,55 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         python_callable: Callable[..., Any],
         op_args: Sequence[Any] = (),
         op_kwargs: Mapping[str, Any] | None = None,
-        job: JobKind | str = JobKind.SPARK,
+        engine: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.job = check_choice(job, JobKind, what="job")
-        #: Arguments that the function names, of the running attempt's context.
-        self._from_context: Mapping[str, Any] | None = None
-        name = "python_callable" if self.job is JobKind.SPARK else "batch_callable"
+        #: Values of the running attempt's context, for parameters of the function.
+        self._from_context: Mapping[str, Any] = {}
+        self._engine = engine
         super().__init__(
             python_callable=python_callable,
             # The base class binds the function's arguments, to check that they fit.
-            op_args=(*_GIVEN, *op_args),
+            op_args=(*_WINDOW, *op_args),
             op_kwargs=op_kwargs,
-            kwargs_to_upstream={name: python_callable, "op_kwargs": op_kwargs},
+            kwargs_to_upstream={"job": Function(_of_window(python_callable), engine=engine)},
             **kwargs,
         )
         self.python_callable = python_callable
         self.op_args = tuple(op_args)
 
     def execute(self, context: Context) -> Any:
-        """Execute the operator, with the values of the context that the function names as parameters."""
-        given = inspect.signature(self.python_callable).bind_partial(
-            *_GIVEN, *self.op_args, **self.op_kwargs
+        """Execute the operator, with values of the context for the function's parameters."""
+        bound = inspect.signature(self.python_callable).bind_partial(
+            *_WINDOW, *self.op_args, **self.op_kwargs
         )
-        self._from_context = _asked_for(self.python_callable, given.arguments, context)
+        self._from_context = _context_values(self.python_callable, bound.arguments, context)
         return super().execute(context)
 
-    def _call_of(self) -> SparkCall | BatchCall | None:
-        kind = SparkCall if self.job is JobKind.SPARK else BatchCall
-        if self._from_context is not None:
-            return kind(self._call, {**self._from_context, **self.op_kwargs})
-        # Its arguments are from the call and the context, and Airflow's base class has checked them. While the base
-        # class is initialized, the job is the one passed to it.
-        given = vars(self).get("python_callable") or self.batch_callable
-        return None if given is None else kind(given, None)
+    def job_to_run(self) -> Job:
+        """Return the function as the job: its arguments are from the call and the context."""
+        return Function(self._call, engine=self._engine)
 
-    def _call(self, data: Any, window: Any, **keywords: Any) -> Any:
-        return self.python_callable(data, window, *self.op_args, **keywords)
+    def _call(self, window: Any) -> Any:
+        return self.python_callable(
+            window, *self.op_args, **{**self._from_context, **self.op_kwargs}
+        )
+
+
+def _of_window(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function with the window as its only argument: Airflow checks the other arguments."""
+    check_function(function, "window")
+
+    @functools.wraps(function)
+    def called(window: Any) -> Any:
+        return function(window)
+
+    vars(called).pop("__wrapped__")
+    return called
 
 
 @overload
-def kafka_window_task(python_callable: Callable[Concatenate[Any, Any, P], R]) -> Task[P, R]: ...
+def kafka_window_task(python_callable: Callable[Concatenate[Any, P], R]) -> Task[P, R]: ...
 
 
 @overload
@@ -128,43 +119,21 @@ def kafka_window_task(
     multiple_outputs: bool | None = None,
     *,
     topics: str | Sequence[str] | None = None,
+    window: Window | None = None,
     group_id: str | None = None,
-    kafka_conn_id: str | None = None,
-    kafka_config_id: str | None = None,
+    mode: WindowMode | str | None = None,
     cutoff: datetime | str | None = None,
     since: datetime | str | None = None,
     partition_span: timedelta | None = None,
-    starting_offsets: Bound | datetime | str | None = None,
-    max_out_of_orderness: timedelta | str | None = None,
-    isolation: Isolation | str = Isolation.READ_COMMITTED,
-    exclude: str | Sequence[str] = (),
-    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     window_id: str | None = None,
-    settings_allowed: Sequence[str] = (),
-    ledger_topic: str | None = None,
-    mode: WindowMode | str | None = None,
-    on_covered: OnCovered | str = OnCovered.AUTO,
-    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
-    claim_age: timedelta | str | None = None,
-    claim_wait: timedelta | str | None = None,
-    on_empty: OnEmpty | str = OnEmpty.SUCCEED,
-    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
-    redefine: bool = False,
-    max_offsets: int | str | None = None,
-    spark_conf: Mapping[str, str] | None = None,
     output: Output = None,
-    storage_conn_id: str | None = None,
-    partition_by: str | None = None,
-    table: str | None = None,
-    table_mode: str | None = None,
-    table_keys: str | Sequence[str] = (),
-    delete_tombstones: bool = False,
-    ordered: bool = True,
-    engine: str = "python",
-    window_url: str | None = None,
-    job: JobKind | str = JobKind.SPARK,
+    engine: str | None = None,
+    policy: Policy = DEFAULT_POLICY,
+    on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+    kafka_conn_id: str | None = None,
+    ledger_topic: str | None = None,
     **kwargs: Any,
-) -> Callable[[Callable[Concatenate[Any, Any, P], R]], Task[P, R]]: ...
+) -> Callable[[Callable[Concatenate[Any, P], R]], Task[P, R]]: ...
 
 
 def kafka_window_task(
@@ -176,24 +145,24 @@ def kafka_window_task(
 
     ::
 
-        @kafka_window_task(topics="orders", group_id="totals", starting_offsets="earliest", output="/data/totals")
-        def totals(spark, window, country):
+        @kafka_window_task(topics="orders", group_id="totals", mode="interval", output="/data/totals")
+        def totals(window, country):
             orders = window.read()
             window.write(orders.groupBy("key").count())
 
 
         totals(country=country())
 
-    The call's arguments follow the two that the task passes. They may be templates, or results of other tasks.
-    Arguments by the names of Airflow's context (``ti``, ``dag_run``) are filled in.
+    The task passes the `OpenWindow` first, and then the call's arguments. These may be templates, or results of other
+    tasks. Parameters with the names of Airflow's context (``ti``, ``dag_run``) are filled in.
 
     Args:
-        python_callable: the function, where the decorator is used without arguments.
-        multiple_outputs: push each fact of the window as a separate XCom, so that ``totals()["records"]`` is
-            one. Not inferred from the function's annotation: the XCom is the operator's, with the function's return
-            value as its ``result``.
-        job: a `JobKind`, ``spark`` or ``batches``.
-        kwargs: those of `OrderedWindowOperator` without its jobs. Missing ones may be in the DAG's ``default_args``.
+        python_callable: the function, if the decorator is used without arguments.
+        multiple_outputs: push each fact of the window as a separate XCom, such as ``totals()["records"]``. It is not
+            inferred from the function's annotation: the operator returns the XCom, with the function's return value
+            as its ``result``.
+        engine: the engine that reads Kafka for ``window.read()``; see `Function`.
+        kwargs: the arguments of `OrderedWindowOperator` except its job. The DAG's ``default_args`` may have them, too.
     """
     return task_decorator_factory(
         python_callable=python_callable,
@@ -210,16 +179,16 @@ kafka_window_task.__signature__ = inspect.signature(  # type: ignore[attr-define
 )
 
 
-def _asked_for(
-    function: Callable[..., Any], given: Mapping[str, Any], context: Context
+def _context_values(
+    function: Callable[..., Any], bound: Mapping[str, Any], context: Context
 ) -> dict[str, Any]:
-    """Return the values of the context that a function names, or all for ``**context``, as for other decorated tasks."""
+    """Return the context's values for a function's parameters, or all for ``**context``, as for other decorated tasks."""
     parameters = inspect.signature(function).parameters.values()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-        return {name: context[name] for name in context if name not in given}
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return {name: context[name] for name in context if name not in bound}
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {
-        one.name: context[one.name]
-        for one in parameters
-        if one.kind in by_name and one.name not in given and one.name in context
+        parameter.name: context[parameter.name]
+        for parameter in parameters
+        if parameter.kind in by_name and parameter.name not in bound and parameter.name in context
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.airflow.compat import AirflowNotFoundException, BaseHook
@@ -13,13 +12,13 @@ from kafka_ordered_ops.airflow.connection import (
     settings_from,
 )
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.delivery.arguments import with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 
-#: A person waits for the answer on a web page.
+#: A user waits for the answer on a web page.
 TEST_TIMEOUT_S: Final = 10.0
 
 
@@ -31,16 +30,15 @@ class KafkaWindowsHook(BaseHook):
         with KafkaWindowsHook("kafka_default", group_id="orders-hourly").get_conn() as windows:
             print(windows.list())
 
-    It takes any connection whose extra field has client settings; those of type ``kafka`` belong to the Apache
-    Kafka provider, whose own test lists topics. A connection of the type ``kafka_windows`` has the same settings, a
+    The hook accepts any connection whose extra field has client settings. Connections of type ``kafka`` belong to the
+    Apache Kafka provider, whose own test lists topics. A connection of type ``kafka_windows`` has the same settings, a
     form for them, and this hook for its button "Test".
 
     Args:
         kafka_conn_id: the connection.
-        group_id: the consumer group; None: the connection's ``group.id``, if it has one.
-        settings_allowed: more of librdkafka's settings to take from the connection.
+        group_id: the consumer group; by default the connection's ``group.id``, if it is set.
         ledger_topic: the topic that holds plans and progress.
-        timeout_s: bound of each request of the connection's test.
+        timeout_s: the timeout of each request of the connection's test.
     """
 
     conn_name_attr = "kafka_conn_id"
@@ -54,14 +52,12 @@ class KafkaWindowsHook(BaseHook):
         kafka_conn_id: str = DEFAULT_CONN_ID,
         group_id: str | None = None,
         *,
-        settings_allowed: Sequence[str] = (),
         ledger_topic: str | None = None,
         timeout_s: float = TEST_TIMEOUT_S,
     ) -> None:
         super().__init__()
         self.kafka_conn_id = kafka_conn_id
         self.group_id = group_id
-        self.settings_allowed = tuple(settings_allowed)
         self.ledger_topic = ledger_topic
         self.timeout_s = timeout_s
 
@@ -70,7 +66,7 @@ class KafkaWindowsHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: there is no such connection.
-            ConfigError: its settings are refused, or no group is named.
+            ConfigError: its settings are refused, or the group is missing.
         """
         from kafka_ordered_ops.windows import OrderedWindows
 
@@ -82,7 +78,7 @@ class KafkaWindowsHook(BaseHook):
         return OrderedWindows(settings, group_id, **ledger_option(self.ledger_topic))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether the cluster answers and lets this principal plan and commit windows, and a text with the reason.
+        """Return whether the cluster answers and lets this principal plan and commit windows, with the reason as text.
 
         Checks the rights on the group, its transactional id and the ledger's topic. Changes nothing.
         """
@@ -99,13 +95,13 @@ class KafkaWindowsHook(BaseHook):
             return False, f"Connected, but rights are missing: {'; '.join(map(str, missing))}"
         if group_id is None:
             return True, (
-                "Connected. The ledger is allowed; no group is named (group.id), so the rights on it and on its "
-                "transactional id were not asked for"
+                "Connected. The ledger is allowed. The rights on the group and its transactional id were not checked, as "
+                "group.id is not set"
             )
         return True, f"Connected. Windows of group {group_id} can be planned and committed"
 
     def _settings(self) -> tuple[ClientSettings, str | None]:
         extra = extra_of(self.kafka_conn_id)
-        settings = settings_from(self.kafka_conn_id, extra, settings_allowed=self.settings_allowed)
+        settings = settings_from(self.kafka_conn_id, extra)
         group_id = self.group_id or extra.get("group.id")
         return settings, None if not group_id else str(group_id)

@@ -11,7 +11,7 @@ from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_
 from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.support.lineage import lineage_of
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
-from kafka_ordered_ops.hosting.window_handle import Stop
+from kafka_ordered_ops.delivery.host import Stop
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
 
 
 class DeliverTask(PlanTask):
-    """A task that plans a window, delivers it and commits.
-
-    Args:
-        window_url: a page about the window, for the task's link; see `links.WindowLink`.
-    """
+    """A task that plans a window, delivers it and commits."""
 
     #: Set when the task must end.
     _stop: Stop
 
-    def __init__(self, *, window_url: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.window_url = window_url
         #: The facts for the link, once the window is planned.
         self.link_facts: dict[str, Any] | None = None
         #: The facts for OpenLineage, as far as they are known.
@@ -47,7 +42,7 @@ class DeliverTask(PlanTask):
         return lineage_of(self._known, self._brokers)
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """Return the same for a failed task: without files, unless it had committed before."""
+        """Return the topics of a failed task, and its files if it had committed before."""
         return lineage_of(self._known, self._brokers)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -71,7 +66,7 @@ class DeliverTask(PlanTask):
     def _opened_job(
         self, windows: OrderedWindows, times: WindowTimes
     ) -> AbstractContextManager[Any]:
-        """Check the job before its window is planned, and return what stays open until the window is delivered."""
+        """Check the job before its window is planned, and return a context that is open until the window is delivered."""
         raise NotImplementedError
 
     def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Any) -> Delivery:
@@ -97,7 +92,7 @@ class DeliverTask(PlanTask):
             f"{plan.offsets:,}",
         )
         if self.on_empty is OnEmpty.SKIP and facts["records"] == 0:
-            # It had offsets: of markers, or of compacted records.
+            # Its offsets belong to markers or compacted records.
             raise AirflowSkipException(no_records(plan))
         return facts
 

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
+from kafka_ordered_ops.airflow.compat import Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
+from kafka_ordered_ops.airflow.support.facts import PLANNED_VERSION
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
-from kafka_ordered_ops.airflow.support.places import check_known_output
+from kafka_ordered_ops.airflow.support.places import check_known_output, text_of
+from kafka_ordered_ops.airflow.support.values import ValueTask
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.errors import ConfigError
@@ -21,39 +23,35 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows
 
 #: The keys that a task needs to continue a window.
-_NEEDED = ("window_id", "group", "claim_id", "attempt")
+_NEEDED = ("version", "window_id", "group", "claim_id", "attempt")
 
-#: Of such a result, rendered as text.
+#: The limit of a planning task's result that is rendered as text.
 _TEXT_BYTES_MAX: Final = 1024 * 1024
 
 #: The result of a planning task, its output in the DAG's file, or a template that renders it as JSON.
-HandedOn = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
+PlannedWindow = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
 
 
-class WindowFollower(NamedParameters, BaseOperator):
+class WindowFollower(NamedParameters, ValueTask):
     """A task that continues a window that another task has planned.
 
     Args:
         window: the result of `PlanWindowOperator`: its ``output``, or a template that renders it as JSON.
             (templated)
-        settings_allowed: more of librdkafka's settings to take from the connection.
     """
 
     template_fields: Sequence[str] = ("window",)
 
-    def __init__(
-        self, *, window: HandedOn, settings_allowed: Sequence[str] = (), **kwargs: Any
-    ) -> None:
+    def __init__(self, *, window: PlannedWindow, **kwargs: Any) -> None:
         check_parameters(self, kwargs)
         super().__init__(**kwargs)
         self.window = window
-        self.settings_allowed = tuple(settings_allowed)
 
     @classmethod
-    def partial(cls, **given: Any) -> Any:
-        """Raise `ConfigError` for a relative path while the DAG is parsed: mapped tasks are made when they run."""
-        check_known_output(given.get("output"))
-        return super().partial(**given)
+    def partial(cls, **parameters: Any) -> Any:
+        """Raise `ConfigError` for a relative path while the DAG is parsed: mapped tasks are created when they run."""
+        check_known_output(text_of(parameters.get("output")))
+        return super().partial(**parameters)
 
     def open_windows(self, context: Context) -> OrderedWindows:
         """Return the service for the window's group; raise `ConfigError` if `window` is not a planned window."""
@@ -61,7 +59,6 @@ class WindowFollower(NamedParameters, BaseOperator):
         return open_windows(
             planned_facts.get("conn_id") or DEFAULT_CONN_ID,
             str(planned_facts["group"]),
-            settings_allowed=self.settings_allowed,
             ledger_topic=planned_facts.get("ledger_topic"),
             run_id=context.get("run_id"),
         )
@@ -72,17 +69,22 @@ class WindowFollower(NamedParameters, BaseOperator):
         if isinstance(window, str):
             window = _parsed(window)
         if isinstance(window, Sequence) and not isinstance(window, str) and window:
-            # A lazy sequence, if it is the result of mapped tasks.
+            # The result of mapped tasks is a lazy sequence.
             window = window[0]
         if not isinstance(window, Mapping) or not set(_NEEDED) <= set(window):
             raise ConfigError(
-                f"window= is {str(self.window)[:200]!r}, not what PlanWindowOperator returned: give its task's "
-                "`output`. It is None where that task was skipped, or returned nothing to this run"
+                f"window= is {str(self.window)[:200]!r}, not the result of PlanWindowOperator: give its task's "
+                "`output`. The result is None if that task was skipped, or did not run in this DAG run"
+            )
+        if (version := whole_fact(window, "version", greatest=INT64_MAX)) != PLANNED_VERSION:
+            raise ConfigError(
+                f"window= has version {version}; this package reads version {PLANNED_VERSION}: the planning task ran with a newer "
+                "version of this package. Upgrade this worker"
             )
         return window
 
     def planned(self, windows: OrderedWindows) -> WindowPlan:
-        """Return the plan, as of the planning task's attempt.
+        """Return the plan with the attempt of the planning task.
 
         If another attempt has resumed the window since, the commit is refused.
         """
@@ -91,7 +93,7 @@ class WindowFollower(NamedParameters, BaseOperator):
 
 
 def as_planned(plan: WindowPlan, planned_facts: Mapping[str, Any]) -> WindowPlan:
-    """Return the plan as of the planning task's attempt."""
+    """Return the plan with the attempt of the planning task."""
     return replace(
         plan,
         claim_id=str(planned_facts["claim_id"]),
@@ -104,7 +106,7 @@ def whole_fact(
 ) -> int:
     """Return a number that the planning task returned; raise `ConfigError` if it is not one."""
     value = planned_facts[name]
-    # From a template it is text.
+    # A template renders a number as text.
     if isinstance(value, str):
         with suppress(strict_json.JsonError):
             value = strict_json.whole_number(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,23 +15,16 @@ from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.airflow.support.times import WindowMode
-from kafka_ordered_ops.core.types import (
-    Isolation,
-    OnCovered,
-    OnDataLoss,
-    OnForeignCommit,
-    OnOpenClaim,
-    WindowStatus,
-)
-from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.hosting.job import Found
-from kafka_ordered_ops.spark.job_checks import check_partitioned
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.delivery.arguments import arguments
+from kafka_ordered_ops.delivery.job import Found
+from kafka_ordered_ops.spec.jobs import Job
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
     from kafka_ordered_ops.core.window.plan import WindowPlan
-    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import Delivery, OrderedWindows, Staged
     from kafka_ordered_ops.windows.sink import Place
 
@@ -44,14 +36,11 @@ class OrderedWindowOperator(JobTask, DeliverTask):
     the next one takes the same records. Returns, as a small XCom, the window, its counts and the offsets taken from
     each partition (`facts.delivery_facts`).
 
-    Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
-
-    Args:
-        window_url: a page about the window, for the task's link; see `links.WindowLink`.
+    Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`.
 
     Raises:
         AirflowFailException: an error that no retry can fix; with the error's name.
-        AirflowSkipException: there is nothing to do, and the task is to be skipped.
+        AirflowSkipException: there is nothing to do, and the task must be skipped.
     """
 
     template_fields: Sequence[str] = (
@@ -64,47 +53,20 @@ class OrderedWindowOperator(JobTask, DeliverTask):
     def __init__(
         self,
         *,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None = None,
+        window: Window | None = None,
         group_id: str,
         mode: WindowMode | str,
-        kafka_conn_id: str | None = None,
-        kafka_config_id: str | None = None,
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        starting_offsets: Bound | datetime | str | None = None,
-        max_out_of_orderness: timedelta | str | None = None,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
-        exclude: str | Sequence[str] = (),
-        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
         window_id: str | None = None,
-        settings_allowed: Sequence[str] = (),
-        ledger_topic: str | None = None,
-        on_covered: OnCovered | str = OnCovered.AUTO,
-        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
-        claim_age: timedelta | str | None = None,
-        claim_wait: timedelta | str | None = None,
-        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
-        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
-        redefine: bool = False,
-        max_offsets: int | str | None = None,
-        application: str | os.PathLike[str] | None = None,
-        application_args: Sequence[str] = (),
-        submit: SparkSubmit | Mapping[str, Any] | None = None,
-        python_callable: Callable[..., Any] | None = None,
-        batch_callable: Callable[..., Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        spark_conf: Mapping[str, str] | None = None,
         output: Output = None,
-        storage_conn_id: str | None = None,
-        partition_by: str | None = None,
-        table: str | None = None,
-        table_mode: str | None = None,
-        table_keys: str | Sequence[str] = (),
-        delete_tombstones: bool = False,
-        ordered: bool = True,
-        engine: str = "python",
-        window_url: str | None = None,
+        job: Job | Callable[..., Any] | None = None,
+        policy: Policy = DEFAULT_POLICY,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+        kafka_conn_id: str | None = None,
+        ledger_topic: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**arguments(locals()))
@@ -116,19 +78,20 @@ class OrderedWindowOperator(JobTask, DeliverTask):
 
     @contextmanager
     def _opened_job(self, windows: OrderedWindows, times: WindowTimes) -> Iterator[Found]:
-        """Return what finds earlier outputs."""
-        check_partitioned(self.partition_by, self.output_root, [self.window_of(times)])
-        self.check_job(windows.settings, windows.group_id)
-        with self.job_session() as found:
-            yield found
+        """Check the job, and yield a finder of earlier outputs."""
+        self.check_job(windows.settings, windows.group_id, [self.window_of(times)])
+        with self.job_session() as find_earlier:
+            yield find_earlier
 
     def publishes_to(self) -> Place | None:
-        """Return where the job's files are published; None: it has none."""
+        """Return the place where the job's files are published; None for a job without files."""
         return self.job_place()
 
     def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:
         reopen = _Earlier(plan, job)
-        return windows.deliver(plan, lambda one: self.run_job(one, windows.settings), reopen)
+        return windows.deliver(
+            plan, lambda attempt_plan: self.run_job(attempt_plan, windows.settings), reopen
+        )
 
 
 @dataclass(frozen=True)

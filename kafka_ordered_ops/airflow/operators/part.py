@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
-from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower, whole_fact
+from kafka_ordered_ops.airflow.operators.follower import PlannedWindow, WindowFollower, whole_fact
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.hosting.arguments import arguments
-
-if TYPE_CHECKING:
-    from kafka_ordered_ops.spark import SparkSubmit
+from kafka_ordered_ops.delivery.arguments import arguments
+from kafka_ordered_ops.spec.jobs import Job
+from kafka_ordered_ops.spec.table import Table
 
 
 class WindowPartOperator(JobTask, WindowFollower):
@@ -28,7 +26,7 @@ class WindowPartOperator(JobTask, WindowFollower):
         )
         part >> CommitWindowOperator(task_id="commit", window=plan.output, output="/data/orders")
 
-    A part is a contiguous range of the window's offsets, of about the weight of the others. Each part is in order.
+    A part is a contiguous range of the window's offsets. All parts have about the same weight, and each is in order.
     Takes the arguments of `WindowFollower` and `JobTask`.
 
     Returns:
@@ -44,30 +42,15 @@ class WindowPartOperator(JobTask, WindowFollower):
     def __init__(
         self,
         *,
-        window: HandedOn,
-        settings_allowed: Sequence[str] = (),
-        application: str | os.PathLike[str] | None = None,
-        application_args: Sequence[str] = (),
-        submit: SparkSubmit | Mapping[str, Any] | None = None,
-        python_callable: Callable[..., Any] | None = None,
-        batch_callable: Callable[..., Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        spark_conf: Mapping[str, str] | None = None,
+        window: PlannedWindow,
         output: Output = None,
-        storage_conn_id: str | None = None,
-        partition_by: str | None = None,
-        table: str | None = None,
-        table_mode: str | None = None,
-        table_keys: str | Sequence[str] = (),
-        delete_tombstones: bool = False,
-        ordered: bool = True,
-        engine: str = "python",
+        job: Job | Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if table is not None:
+        if isinstance(output, Table):
             raise ConfigError(
-                f"table is {table!r}, and a part of a window cannot be written to a table: use OrderedWindowOperator "
-                "for the whole window, or output="
+                f"output is the table {output.name!r}, and a part of a window cannot be written to a table: use "
+                "OrderedWindowOperator for the whole window, or a folder"
             )
         super().__init__(**arguments(locals()))
 
@@ -82,8 +65,8 @@ class WindowPartOperator(JobTask, WindowFollower):
             planned_facts = self.planned_facts()
             if not isinstance(self.window, Mapping) or "part" not in planned_facts:
                 raise ConfigError(
-                    "window= is a whole window, not a part of one: give PlanWindowOperator parts=, and expand this "
-                    "task over its output"
+                    "window= is a whole window, not a part: give PlanWindowOperator parts=, and expand this task over "
+                    "its output"
                 )
             count = whole_fact(planned_facts, "parts", least=1, greatest=PARTS_MAX)
             index = whole_fact(planned_facts, "part", greatest=count - 1)

@@ -2,7 +2,9 @@
 
 ::
 
-    plan = PlanWindowOperator(task_id="plan", topics="orders", group_id="hourly", starting_offsets="earliest")
+    plan = PlanWindowOperator(
+        task_id="plan", window=Window("orders", starting_offsets="earliest"), group_id="hourly", mode="catch_up"
+    )
     job = SparkSubmitOperator(
         task_id="job",
         application="job.py",
@@ -20,21 +22,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.compat import Context, conf, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
-from kafka_ordered_ops.airflow.support.facts import handed_on, part_facts
+from kafka_ordered_ops.airflow.support.facts import (
+    PLANNED_VERSION,
+    part_facts,
+    plan_facts_with_ranges,
+)
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.types import (
-    Isolation,
-    OnCovered,
-    OnDataLoss,
-    OnForeignCommit,
-    OnOpenClaim,
-    PlanContent,
-)
-from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.core.window.plan import PARTS_MAX
-from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.delivery.arguments import arguments
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -59,14 +59,14 @@ class PlanWindowOperator(PlanTask):
     Takes the arguments of `WindowTask` and `PlanTask`, and:
 
     Args:
-        parts: split the window into this many parts, for parallel tasks: see `WindowPartOperator`. None: it is not
-            split.
+        parts: split the window into this many parts, for parallel tasks: see `WindowPartOperator`. By default it is
+            not split.
 
     Raises:
         ConfigError: an invalid number of parts, or more than Airflow expands a task over.
 
     Returns:
-        The window's facts (`facts.handed_on`), with ``conn_id`` and ``ledger_topic``. For a split window a list of
+        The window's facts (`facts.plan_facts_with_ranges`), with ``conn_id`` and ``ledger_topic``. For a split window a list of
         its parts (`facts.part_facts`), to expand a task over.
     """
 
@@ -75,30 +75,18 @@ class PlanWindowOperator(PlanTask):
     def __init__(
         self,
         *,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None = None,
+        window: Window | None = None,
         group_id: str,
         mode: WindowMode | str,
-        kafka_conn_id: str | None = None,
-        kafka_config_id: str | None = None,
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        starting_offsets: Bound | datetime | str | None = None,
-        max_out_of_orderness: timedelta | str | None = None,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
-        exclude: str | Sequence[str] = (),
-        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
         window_id: str | None = None,
-        settings_allowed: Sequence[str] = (),
-        ledger_topic: str | None = None,
-        on_covered: OnCovered | str = OnCovered.AUTO,
-        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
-        claim_age: timedelta | str | None = None,
-        claim_wait: timedelta | str | None = None,
+        policy: Policy = DEFAULT_POLICY,
         on_empty: OnEmpty | str = OnEmpty.SUCCEED,
-        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
-        redefine: bool = False,
-        max_offsets: int | str | None = None,
+        kafka_conn_id: str | None = None,
+        ledger_topic: str | None = None,
         parts: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -109,12 +97,12 @@ class PlanWindowOperator(PlanTask):
             _check_expandable(parts)
 
     def update_relative(self, other: Any, upstream: bool = True, edge_modifier: Any = None) -> None:
-        """Raise `ConfigError` for a task on parts of the window that does not fit; called by Airflow for each related task."""
+        """Raise `ConfigError` for a task on parts that does not fit; Airflow calls this method for each related task."""
         super().update_relative(other, upstream, edge_modifier)
         _check_part(self, other)
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
-        """Plans."""
+        """Plan the window, and return its facts."""
         with errors_for_airflow():
             times = self.times_of(context)
             with self.open_windows(context) as windows:
@@ -124,14 +112,18 @@ class PlanWindowOperator(PlanTask):
                 is_empty = not plan.offsets and self.on_empty is OnEmpty.SKIP
                 if is_empty or plan.content is PlanContent.COVERED:
                     self.skip_empty(windows, plan)
-                return self._handed_on(windows, plan, times)
+                return self._result(windows, plan, times)
 
-    def _handed_on(
+    def _result(
         self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        where = {"conn_id": self.kafka_conn_id, "ledger_topic": self.ledger_topic}
+        where = {
+            "version": PLANNED_VERSION,
+            "conn_id": self.kafka_conn_id,
+            "ledger_topic": self.ledger_topic,
+        }
         if self.parts is None:
-            return {**handed_on(plan, times), **where}
+            return {**plan_facts_with_ranges(plan, times), **where}
         # Imported late: it loads numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.decisions.splitting import shares
 
@@ -142,7 +134,7 @@ class PlanWindowOperator(PlanTask):
 
 
 def _check_part(plan: PlanWindowOperator, task: Any) -> None:
-    """Raise `ConfigError` for a job on a part of what a plan returns, where the two do not fit: it would fail after the plan."""
+    """Raise `ConfigError` for a job on parts that does not fit its plan: the job would fail after the plan."""
     from kafka_ordered_ops.airflow.operators.part import WindowPartOperator
 
     kind = getattr(task, "operator_class", type(task))
@@ -177,6 +169,6 @@ def _check_expandable(parts: int) -> None:
     limit = conf.getint("core", "max_map_length", fallback=_MAP_LENGTH)
     if parts > limit:
         raise ConfigError(
-            f"parts is {parts:,}, and Airflow expands a task over a list of {limit:,} at most: give fewer parts, or raise "
+            f"parts is {parts:,}, but Airflow expands a task over at most {limit:,} items: give fewer parts, or raise "
             "max_map_length in [core] of Airflow's configuration"
         )

@@ -20,15 +20,19 @@ from kafka_ordered_ops.airflow.compat import (
 from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.airflow.support.question import Answer, Question, Until, lines_of
-from kafka_ordered_ops.airflow.support.times import WindowMode, default_window_id
+from kafka_ordered_ops.airflow.support.times import (
+    WindowMode,
+    default_window_id,
+    rendered_window_id,
+)
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
 from kafka_ordered_ops.core import errors
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.types import Isolation, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.hosting.window_spec import span_of
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.delivery.arguments import arguments
+from kafka_ordered_ops.spec.asked import span_of
 
 #: The sensor's parameters besides the question.
 _OWN: Final = ("until", "grace", "window_task_id", "deferrable")
@@ -52,10 +56,10 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
 
     Args:
         until: ``live``, or ``caught_up``.
-        grace: how long after the cutoff a silent partition counts as idle; None: never. (templated)
-        window_task_id: a task of this DAG: if its window is done, the sensor succeeds at once. Without it, or
+        grace: how long after the cutoff a silent partition counts as idle; None means never. (templated)
+        window_task_id: a task of this DAG: if its window is done, the sensor succeeds at once. Without this task or
             `window_id`, only partitions count.
-        deferrable: wait in the triggerer; the default is ``[operators] default_deferrable``. The worker makes the
+        deferrable: wait in the triggerer; the default is ``[operators] default_deferrable``. The worker runs the
             first check.
 
     Returns:
@@ -67,7 +71,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         ConfigError: `grace` or `window_task_id` with ``until="caught_up"``.
 
     A window that the group could not plan, for example of other topics, fails the sensor at once with
-    `GroupMismatchError`, unless the task of `window_task_id` has ``redefine=True``.
+    `GroupMismatchError`, unless the task of `window_task_id` has ``Policy(redefine=True)``.
     """
 
     template_fields: Sequence[str] = (*WindowTask.template_fields, "grace")
@@ -75,20 +79,14 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     def __init__(
         self,
         *,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None = None,
+        window: Window | None = None,
         group_id: str,
-        kafka_conn_id: str | None = None,
-        kafka_config_id: str | None = None,
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        starting_offsets: Bound | datetime | str | None = None,
-        max_out_of_orderness: timedelta | str | None = None,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
-        exclude: str | Sequence[str] = (),
-        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
         window_id: str | None = None,
-        settings_allowed: Sequence[str] = (),
+        kafka_conn_id: str | None = None,
         ledger_topic: str | None = None,
         until: Until | str = Until.LIVE,
         grace: timedelta | str | None = None,
@@ -105,7 +103,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         self.window_task_id = window_task_id
         if self.until is Until.CAUGHT_UP and (grace, window_task_id) != (None, None):
             raise ConfigError(
-                "until='caught_up' waits for what is committed: grace and window_task_id are for until='live'"
+                "until='caught_up' waits for the group's commits: grace and window_task_id are for until='live'"
             )
         self.deferrable = (
             conf.getboolean("operators", "default_deferrable", fallback=False)
@@ -150,7 +148,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         """Continue after the trigger, or fail after the timeout.
 
         Raises:
-            AirflowSensorTimeout, AirflowSkipException: as Airflow's sensors do; with a last check's table.
+            AirflowSensorTimeout, AirflowSkipException: a timeout, as for other sensors; with the table of a last check.
         """
         try:
             return super().resume_execution(next_method, next_kwargs, context)
@@ -163,10 +161,10 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             ) from error.__cause__
 
     def _last_lines(self, context: Context) -> list[str]:
-        """Return the table of one more check; the reason if it fails."""
+        """Return the table of one more check, or its error."""
         try:
             return lines_of(self.question(context).look(is_first=False).to_json())
-        except Exception as error:  # noqa: BLE001 - the timeout is the failure, whatever this one finds
+        except Exception as error:  # noqa: BLE001 - the timeout is the failure, whatever this check finds
             return [f"the check has failed: {type(error).__name__}: {error}"]
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -178,15 +176,15 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         if event["status"] == "error":
             kind = getattr(errors, str(event.get("error")), KafkaOrderedOpsError)
             raise failure_of(kind(str(event["message"])))
-        found = dict(event["found"])
-        for line in lines_of(found):
+        facts = dict(event["found"])
+        for line in lines_of(facts):
             self.log.info("%s", line)
-        return found
+        return facts
 
     def question(self, context: Context) -> Question:
         """Return the question; raise `ConfigError`."""
         times = self.times_of(context)
-        window_id = self.window_id
+        window_id = None if self.window_id is None else rendered_window_id(self.window_id)
         if window_id is None and self.window_task_id is not None:
             window_id = default_window_id(context, self.group_id, task_id=self.window_task_id)
         return Question(
@@ -195,7 +193,6 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             window=self.window_of(times),
             window_id=window_id,
             grace=self._grace(),
-            settings_allowed=self.settings_allowed,
             ledger_topic=self.ledger_topic,
             until=self.until,
             redefine=self._redefines(),
@@ -209,10 +206,11 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         """Return whether the task of `window_task_id` redefines the group."""
         if self.window_task_id is None or not self.has_dag():  # type: ignore[no-untyped-call]
             return False
-        return bool(getattr(self.dag.task_dict.get(self.window_task_id), "redefine", False))
+        policy = getattr(self.dag.task_dict.get(self.window_task_id), "policy", DEFAULT_POLICY)
+        return bool(policy.redefine)
 
     def _first_look(self, context: Context) -> tuple[Question, Answer | None]:
-        """Return the worker's check, which fails as in poke mode; None if `silent_fail` hides the error."""
+        """Return the worker's check, which fails as in poke mode; None if `silent_fail` suppresses the error."""
         try:
             with errors_for_airflow():
                 question = self.question(context)
@@ -236,7 +234,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
 
 
 def _leave_window_mode(kwargs: dict[str, Any]) -> None:
-    """Leave out a ``mode`` of the DAG's ``default_args`` that is meant for the tasks that plan windows."""
+    """Ignore a ``mode`` in the DAG's ``default_args`` that is meant for tasks that plan windows."""
     defaults = kwargs.get("default_args") or {}
     mode = defaults.get("mode")
     if mode in tuple(WindowMode) and kwargs.get("mode", mode) == mode:

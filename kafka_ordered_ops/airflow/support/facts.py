@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.hosting.held_text import held_facts
-from kafka_ordered_ops.hosting.summary import plan_summary, window_summary
+from kafka_ordered_ops.delivery.summary import held_facts, plan_summary, window_summary
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.window.plan import WindowPlan
+
+#: Version of what a planning task returns to the tasks that continue its window.
+PLANNED_VERSION: Final = 1
 
 #: A plan with at most this many ranges is passed on with its ranges, a larger one by reference only.
 RANGES_MAX: Final = 200
@@ -19,10 +21,10 @@ RANGES_MAX: Final = 200
 #: The XCom of a window with more partitions leaves them out.
 PARTITIONS_MAX: Final = 200
 
-#: Open windows that are named in an XCom.
+#: Open windows in an XCom.
 HELD_MAX: Final = 20
 
-#: Partitions that are written into the log, one line each.
+#: Partitions in the log, one line each.
 _LINES_MAX: Final = 50
 
 
@@ -40,8 +42,8 @@ def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, 
     }
 
 
-def handed_on(plan: WindowPlan, times: WindowTimes) -> dict[str, Any]:
-    """Return a window for the task that runs its job: the same, and its exact offsets if they are few ranges."""
+def plan_facts_with_ranges(plan: WindowPlan, times: WindowTimes) -> dict[str, Any]:
+    """Return the facts of `plan_facts` for the task that runs the job, with the exact ranges if they are few."""
     return {**plan_facts(plan, times), "ranges": _ranges(plan)}
 
 

@@ -1,7 +1,7 @@
-"""The times that a task's first attempt found, stored for later attempts.
+"""The window's times of a task's first attempt, stored for later attempts.
 
-From 3.3 on, Airflow stores state for a task. It is a hint: without it, the ledger refuses a template that renders
-another time at each attempt, because it has the window under its id with the first time.
+From 3.3 on, Airflow stores state for a task. The state is a hint: without it, the ledger refuses a template that
+renders another time at each attempt, because it has the window under its id with the first time.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ _KEY: Final = "kafka_ordered_ops.times"
 
 
 def stored_times(
-    context: Mapping[str, Any], found: WindowTimes, written: Sequence[str]
+    context: Mapping[str, Any], times: WindowTimes, written: Sequence[str]
 ) -> WindowTimes:
-    """Return the first attempt's times if this attempt finds others although the DAG is unchanged.
+    """Return the first attempt's times if this attempt resolves other times although the DAG is unchanged.
 
-    Only the task's own parameters may change between attempts: all others belong to the run. An edited DAG asks for
-    another window on purpose, and the ledger decides about that.
+    Only the task's own parameters may change between attempts: all others belong to the run. An edited DAG defines
+    another window on purpose, and the ledger accepts or refuses it.
     """
     store = context.get("task_state_store")
-    if store is None or found.source is not CutoffSource.PARAMETER:
-        return found
-    # The mode, too: catch-up and an interval that ends at the same time are different windows.
-    asked = [*written, found.mode.value]
-    first = _kept(store.get(_KEY), asked, found)
+    if store is None or times.source is not CutoffSource.PARAMETER:
+        return times
+    # Compare the mode, too: catch-up and an interval that ends at the same time are different windows.
+    parameters = [*written, times.mode.value]
+    first = _first_times(store.get(_KEY), parameters, times)
     if first is None:
-        store.set(_KEY, {"written": asked, **_to_json(found)})
-        return found
-    if first != found:
+        store.set(_KEY, {"written": parameters, **_to_json(times)})
+        return times
+    if first != times:
         _log.info(
-            "The window is what the first attempt found, %s; this one finds %s.", first, found
+            "The window keeps the first attempt's times, %s. This attempt resolved %s.",
+            first,
+            times,
         )
     return first
 
 
-def _kept(kept: Any, asked: Sequence[str], found: WindowTimes) -> WindowTimes | None:
-    """Return the first attempt's times; None if none were stored, or if those are of other parameters."""
-    if not isinstance(kept, Mapping) or kept.get("written") != list(asked):
+def _first_times(stored: Any, parameters: Sequence[str], times: WindowTimes) -> WindowTimes | None:
+    """Return the first attempt's times; None if they are not stored, or are stored for other parameters."""
+    if not isinstance(stored, Mapping) or stored.get("written") != list(parameters):
         return None
-    since = kept.get("since")
+    since = stored.get("since")
     try:
         return WindowTimes(
-            _moment(kept.get("cutoff")), None if since is None else _moment(since), found.source
+            _moment(stored.get("cutoff")), None if since is None else _moment(since), times.source
         )
     except (ConfigError, OverflowError):
-        # People can edit it in the web page.
+        # Users can edit the state in the web page.
         return None
 
 

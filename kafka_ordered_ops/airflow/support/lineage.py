@@ -1,6 +1,6 @@
 """OpenLineage: a window's topics as inputs, its files as output.
 
-Imports are inside the functions: only the OpenLineage provider calls them, and it installs what they need.
+Imports are inside the functions: only the OpenLineage provider calls them, and it installs their libraries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def lineage_of(facts: Mapping[str, Any], brokers: str) -> Any:
 
     Args:
         facts: the result of `facts.plan_facts` or `facts.delivery_facts`; empty before a window was planned.
-        brokers: ``bootstrap.servers``; the first of them names the cluster.
+        brokers: ``bootstrap.servers``; the first broker names the cluster.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -58,7 +58,7 @@ def _outputs(facts: Mapping[str, Any]) -> list[Any]:
 def place_of(output: str | None) -> tuple[str, str] | None:
     """Return an output's OpenLineage namespace and name, which are those that Spark reports for the same files.
 
-    None for a table: it is known by the place of its files, which a task is not told.
+    None for a table: Spark reports it by the place of its files, which a task does not know.
     """
     if output is None:
         return None
@@ -89,16 +89,16 @@ def _facet(facts: Mapping[str, Any]) -> Any:
     # Defined on use: its base class does not exist without the provider.
     kind = attr.make_class(
         "KafkaWindowRunFacet",
-        {name: attr.ib(default=None) for name in _TOLD},
+        {name: attr.ib(default=None) for name in _FACTS},
         bases=(RunFacet,),
         slots=False,
         kw_only=True,
     )
-    return kind(**{name: facts.get(name) for name in _TOLD})
+    return kind(**{name: facts.get(name) for name in _FACTS})
 
 
 #: The facts that identify a window's records.
-_TOLD: Final = (
+_FACTS: Final = (
     "window_id",
     "group",
     "since",

@@ -15,9 +15,9 @@ OPTION: Final = "window_url"
 
 
 class WindowLink(BaseOperatorLink):
-    """The button "Window": by the task's `window_url`, or that of ``[kafka_ordered_ops] window_url``.
+    """The button "Window", by ``[kafka_ordered_ops] window_url`` of Airflow's configuration.
 
-    The text is a template with ``{window_id}``, ``{group}``, ``{topic}`` (the first), ``{since}`` and
+    That text is a template with ``{window_id}``, ``{group}``, ``{topic}`` (the first), ``{since}`` and
     ``{cutoff}``: a page of a Kafka console, or of a catalogue. Without one, the button opens the page in
     Airflow that lists the attempt's XComs, with the window's summary.
     """
@@ -29,7 +29,7 @@ class WindowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address; empty for an attempt that planned no window."""
-        template = getattr(operator, "window_url", None) or conf.get(SECTION, OPTION, fallback="")
+        template = conf.get(SECTION, OPTION, fallback="")
         facts = getattr(operator, "link_facts", None)
         if not facts:
             return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 #: The facts for downstream tasks of an asset, without the ranges.
-_TOLD: Final = (
+_FACTS: Final = (
     "window_id",
     "group",
     "topics",
@@ -29,17 +29,17 @@ def add_to_outlets(
     events = context.get("outlet_events")
     if events is None:
         return
-    extra = {name: facts.get(name) for name in _TOLD}
+    extra = {name: facts.get(name) for name in _FACTS}
     extra["empty"] = not facts.get("offsets")
     key = context.get("partition_key")
     for outlet in outlets:
         try:
             event = events[outlet]
         except TypeError:
-            continue  # No asset: outlets may be other objects, for lineage.
+            continue  # Not an asset: outlets may be other objects, for lineage.
         event.extra.update(extra)
         if type(outlet).__name__ == "AssetAlias":
-            continue  # The events of an alias are those of assets that the task adds to it.
+            continue  # An alias has the events of the assets that the task adds to it.
         # Assets of Airflow before 3.3 have no partitions.
         if key and (add := getattr(event, "add_partitions", None)) is not None:
             add(key)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kafka_ordered_ops.airflow.connection import ledger_option, open_windows, settings_of
 from kafka_ordered_ops.airflow.support.facts import table_of
 from kafka_ordered_ops.core.arguments import DefaultTimeout
-from kafka_ordered_ops.core.errors import UnknownWindowError
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.errors import ConfigError, UnknownWindowError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text
 from kafka_ordered_ops.core.times import duration_text, parse_duration_ms
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.window import StoredWindow, Window
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import GroupState
@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Partitions in the log and in an XCom, some 40 KB: waiting ones first.
+#: Partitions in the log and in an XCom, about 40 KB: waiting partitions first.
 PARTITIONS_MAX: Final = 100
-#: Open windows of the group in an XCom: the oldest.
+#: Open windows of the group in an XCom: the oldest first.
 OPEN_WINDOWS_MAX: Final = 20
 
-#: Bound of one request to the cluster; the sensor's timeout bounds the wait.
+#: The timeout of one request to the cluster; the sensor's timeout limits the wait.
 LOOK_TIMEOUT_S: Final = DefaultTimeout(30.0)
 
 _WAITING: Final = "waiting"
+
+#: Version of a question's JSON.
+_VERSION: Final = 1
 
 
 class Until(StrEnum):
@@ -55,45 +58,45 @@ class Question:
     window: Window
     window_id: str | None = None
     grace: timedelta | None = None
-    settings_allowed: tuple[str, ...] = ()
     ledger_topic: str | None = None
     until: Until = Until.LIVE
-    #: Of the task that will plan. Only the first check uses it, and a trigger makes the later ones.
+    #: Whether the planning task redefines the group. Only the first check needs it, and a trigger runs the later checks.
     redefine: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return versioned JSON."""
         grace = self.grace
         return {
+            "version": _VERSION,
             "conn_id": self.conn_id,
             "group": self.group_id,
             "window": self.window.to_json(),
             "window_id": self.window_id,
             "grace": None if grace is None else duration_text(grace // timedelta(milliseconds=1)),
-            "settings_allowed": list(self.settings_allowed),
             "ledger_topic": self.ledger_topic,
             "until": self.until.value,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Question:
-        """Parse the result of `to_json`; raise `JsonError`."""
-        fields = Fields(dict(value), "question")
-        grace = fields.text_or_none("grace")
-        question = cls(
-            conn_id=fields.text("conn_id"),
-            group_id=fields.text("group"),
-            window=Window.from_json(fields.object("window")),
-            window_id=fields.text_or_none("window_id"),
-            grace=None
-            if grace is None
-            else timedelta(milliseconds=parse_duration_ms(grace, what="grace")),
-            settings_allowed=tuple(fields.texts("settings_allowed")),
-            ledger_topic=fields.text_or_none("ledger_topic"),
-            until=fields.choice("until", Until),
-        )
-        fields.done()
-        return question
+        """Parse the result of `to_json`; raise `ConfigError` for anything else, or another version."""
+        try:
+            stored = _Stored.parse(dict(value), "question")
+            ms = None if stored.grace is None else parse_duration_ms(stored.grace, what="grace")
+            return cls(
+                stored.conn_id,
+                stored.group,
+                stored.window.window,
+                stored.window_id,
+                None if ms is None else timedelta(milliseconds=ms),
+                stored.ledger_topic,
+                stored.until,
+            )
+        except JsonError as error:
+            raise ConfigError(
+                f"the sensor's question, which its task stored with the trigger, cannot be read: {error}. If the sensor's task "
+                "ran with a newer version of this package, upgrade the triggerers, and clear the task"
+            ) from error
 
     def look(self, before: Answer | None = None, *, is_first: bool = True) -> Answer:
         """Check once, without joining the group or changing anything.
@@ -103,19 +106,18 @@ class Question:
 
         Raises:
             AirflowNotFoundException: there is no such connection.
-            GroupMismatchError: the group's windows are of other topics, or of another isolation.
-            KafkaOrderedOpsError: as `OrderedWindows.live` does.
+            GroupMismatchError: the group's windows have other topics, or another isolation.
+            KafkaOrderedOpsError: an error of `OrderedWindows.live`.
         """
         if self.until is Until.CAUGHT_UP:
             return self._progress(quiet=not is_first)
         return self._liveness(None if before is None else before.liveness, quiet=not is_first)
 
     def open_windows(self, *, quiet: bool = False) -> OrderedWindows:
-        """Return the service for the group, with the bounds of a check."""
+        """Return the service for the group, with the timeouts of a check."""
         return open_windows(
             self.conn_id,
             self.group_id,
-            settings_allowed=self.settings_allowed,
             ledger_topic=self.ledger_topic,
             quiet=quiet,
             timeout_s=LOOK_TIMEOUT_S,
@@ -125,14 +127,14 @@ class Question:
     def _progress(self, *, quiet: bool) -> Answer:
         from kafka_ordered_ops.windows.queries.caught_up import caught_up
 
-        found = caught_up(
-            settings_of(self.conn_id, settings_allowed=self.settings_allowed, quiet=quiet),
+        catch_up = caught_up(
+            settings_of(self.conn_id, quiet=quiet),
             self.group_id,
             self.window,
             timeout_s=LOOK_TIMEOUT_S,
             **ledger_option(self.ledger_topic),
         )
-        return Answer(found.is_caught_up, f"{found}", found.to_json())
+        return Answer(catch_up.is_caught_up, f"{catch_up}", catch_up.to_json())
 
     def _liveness(self, before: Liveness | None, *, quiet: bool) -> Answer:
         with self.open_windows(quiet=quiet) as windows:
@@ -141,8 +143,8 @@ class Question:
             # Retention may have removed the records of a finished window, and later ones.
             if (done := self._done_window(windows)) is not None:
                 return Answer(True, f"window {self.window_id} is {done} already", {}, done)
-            found = windows.live(self.window, grace=self.grace, before=before)
-        return Answer(found.is_live, f"{found}", found.to_json(), liveness=found)
+            liveness = windows.live(self.window, grace=self.grace, before=before)
+        return Answer(liveness.is_live, f"{liveness}", liveness.to_json(), liveness=liveness)
 
     def _done_window(self, windows: OrderedWindows) -> str | None:
         """Return the status of the group's window with this id if it is done: there is nothing to wait for."""
@@ -153,6 +155,19 @@ class Question:
         except UnknownWindowError:
             return None
         return status.value if status.is_done else None
+
+
+class _Stored(Stored, frozen=True):
+    what = "it"
+
+    version: Literal[1]
+    conn_id: Text
+    group: Text
+    window: StoredWindow
+    window_id: Text | None
+    grace: Text | None
+    ledger_topic: Text | None
+    until: Until
 
 
 def _check_group(state: GroupState | None, window: Window) -> None:
@@ -175,7 +190,7 @@ class Answer:
     is_over: bool
     summary: str
     #: The JSON of `Liveness` or `CatchUp`.
-    found: Mapping[str, Any]
+    facts: Mapping[str, Any]
     #: The status of the task's own window, if it is done.
     window: str | None = None
     #: For the next check.
@@ -184,15 +199,15 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """Return small plain JSON: the counts, and the partitions, waiting ones first."""
         partitions = sorted(
-            self.found.get("partitions", ()), key=lambda one: one["state"] != _WAITING
+            self.facts.get("partitions", ()), key=lambda partition: partition["state"] != _WAITING
         )
         return {
-            **self.found,
+            **self.facts,
             "summary": self.summary,
             "window": self.window,
             "partitions": partitions[:PARTITIONS_MAX],
             "more_partitions": max(len(partitions) - PARTITIONS_MAX, 0),
-            "open_windows": list(self.found.get("open_windows") or ())[:OPEN_WINDOWS_MAX],
+            "open_windows": list(self.facts.get("open_windows") or ())[:OPEN_WINDOWS_MAX],
         }
 
     def log(self) -> None:
@@ -206,12 +221,12 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
     lines = [f"{facts['summary']}."]
     rows = [
         (
-            f"{one['topic']}[{one['partition']}]",
-            str(one["state"]),
-            "-" if one["lag_offsets"] is None else f"{one['lag_offsets']:,}",
-            str(one["explanation"]),
+            f"{partition['topic']}[{partition['partition']}]",
+            str(partition["state"]),
+            "-" if partition["lag_offsets"] is None else f"{partition['lag_offsets']:,}",
+            str(partition["explanation"]),
         )
-        for one in facts["partitions"]
+        for partition in facts["partitions"]
     ]
     if rows:
         lines += table_of(("partition", "state", "lag", "why"), rows)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.delivery.arguments import with_known_names
 
 #: Errors while another process works on the same group: over in seconds.
 _BUSY: Final = ("GroupInUseError", "OpenClaimError", "WindowFencedError")

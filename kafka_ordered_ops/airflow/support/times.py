@@ -5,8 +5,6 @@ A run has its time in different places: see `resolve`. This module neither uses 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,10 +14,7 @@ from typing import Any, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import parse_time_ms, time_at, time_ms, time_text
 from kafka_ordered_ops.core.types import Mode
-from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX
-
-#: The readable length of a window id that would be too long.
-_READABLE: Final = 400
+from kafka_ordered_ops.core.window.window_id import is_window_id, readable_window_id
 
 #: The rendered text of a template without a value.
 _NOTHING: Final = ("", "None")
@@ -53,13 +48,13 @@ class WindowTimes:
     """The times of one run's window, in UTC and whole milliseconds."""
 
     cutoff: datetime
-    #: None: catch-up.
+    #: None for catch-up.
     since: datetime | None
     source: CutoffSource
 
     @property
     def mode(self) -> Mode:
-        """Which kind of window it is."""
+        """The kind of the window."""
         return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
 
     def __str__(self) -> str:
@@ -80,14 +75,14 @@ def resolve(
     In this order: the task's own `cutoff`; ``dag_run.conf["cutoff"]`` (and ``["since"]``); the partition's
     date, to which `partition_span` adds the length of a partition; the end of the data interval; the
     greatest ``extra["cutoff"]``, or ``extra["payload"]["cutoff"]``, of the asset events that started the run;
-    ``dag_run.run_after``. Never the current time: a second attempt would ask for another window.
+    ``dag_run.run_after``. Never the current time: a second attempt would plan another window.
 
     Args:
-        context: the task's context. Keys that a run does not have are absent from it.
-        cutoff: the task's parameter, rendered: a time with a zone, or its ISO text; empty: none.
-        since: the same for the start of an interval; requires `cutoff`.
-        mode: whether there is a start.
-        partition_span: the length of a partition whose date is its start. None: its date is the cutoff.
+        context: the task's context, without keys that a run does not have.
+        cutoff: the task's rendered parameter: a time with a zone, or its ISO text. Empty text means no cutoff.
+        since: the start of an interval, in the same form; requires `cutoff`.
+        mode: whether the window has a start.
+        partition_span: the length of a partition whose date is its start. By default its date is the cutoff.
 
     Raises:
         ConfigError: an invalid time, or one without a zone; a `since` without `cutoff`, or in catch-up mode; interval
@@ -95,21 +90,23 @@ def resolve(
             provide.
     """
     mode = WindowMode(mode)
-    found = _found(context, moment_of(cutoff, "cutoff"), moment_of(since, "since"), partition_span)
+    times = _resolved(
+        context, moment_of(cutoff, "cutoff"), moment_of(since, "since"), partition_span
+    )
     if mode is WindowMode.CATCH_UP:
-        if found.since is not None and found.source in (CutoffSource.PARAMETER, CutoffSource.CONF):
+        if times.since is not None and times.source in (CutoffSource.PARAMETER, CutoffSource.CONF):
             raise ConfigError(
-                f"mode='catch_up' has no start, and since is {_text(found.since)}: leave since out, or use "
+                f"mode='catch_up' has no start, and since is {_text(times.since)}: leave since out, or use "
                 "mode='interval'"
             )
-        return replace(found, since=None)
-    if mode is WindowMode.INTERVAL and found.since is None:
+        return replace(times, since=None)
+    if mode is WindowMode.INTERVAL and times.since is None:
         raise ConfigError(
-            f"mode='interval', but the run has no interval: its cutoff is {_text(found.cutoff)}, by "
-            f"{found.source.value}, and there is no start. Give since= and cutoff=, use a timetable with data "
+            f"mode='interval', but the run has no interval: its cutoff is {_text(times.cutoff)}, by "
+            f"{times.source.value}, and there is no start. Give since= and cutoff=, use a timetable with data "
             "intervals, or mode='catch_up'"
         )
-    return found
+    return times
 
 
 def run_token(context: Mapping[str, Any]) -> str:
@@ -117,31 +114,36 @@ def run_token(context: Mapping[str, Any]) -> str:
 
     Runs of the same partition, or of the same data interval, have the same text. After the loss of Airflow's
     database, or when a partition runs again, the windows are the same. A run whose ``conf`` has a cutoff has its own
-    text, although Airflow gives it the interval of the newest scheduled run.
+    text, although Airflow assigns it the interval of the newest scheduled run.
 
     Raises:
-        ConfigError: the context is of no run.
+        ConfigError: the context has no run.
     """
     if not _moment_text(_conf(context).get("cutoff")):
         if (key := _partition_key(context)) is not None:
             return key
         start, end = context.get("data_interval_start"), context.get("data_interval_end")
         if start is not None and end is not None:
-            return _text(end) if start == end else f"{_text(start)}--{_text(end)}"
+            return _text(end) if start == end else f"{_text(start)}_{_text(end)}"
     if (run_id := context.get("run_id")) is None:
         raise ConfigError("the context has no run_id, so its window has no name: give window_id=")
     return str(run_id)
 
 
+def rendered_window_id(text: str) -> str:
+    """Return the id of a rendered template: text with characters that ids cannot have, such as a ``run_id``, gets a digest."""
+    return text if is_window_id(text) else readable_window_id(text, distinct=text)
+
+
 def default_window_id(
     context: Mapping[str, Any], group_id: str, *, task_id: str | None = None
 ) -> str:
-    """Return the id of a task's window: readable DAG, task, map index and run, and a digest of these and the group.
+    """Return the id of a task's window: its run, DAG, task and map index, and a digest of these and the group.
 
-    `task_id` names another task of the same DAG and run, one that is not mapped.
+    `task_id` is another task of the same DAG and run, which must not be mapped.
 
     Raises:
-        ConfigError: the context is of no task, or of no run.
+        ConfigError: the context has no task or no run.
     """
     ti = context.get("ti")
     if ti is None:
@@ -151,16 +153,12 @@ def default_window_id(
     parts = (ti.dag_id, task_id or ti.task_id, index, run_token(context), group_id)
     # Windows of two groups may share an output folder, where their ids distinguish them. The other parts are in the
     # digest because names may have dots: task c of DAG a.b is not task b.c of DAG a.
-    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     dag_id, task, _, token, _ = parts
-    name = f"{dag_id}.{task}{'' if index == -1 else f'[{index}]'}@{token}"
-    readable = "".join(one if one.isprintable() else "?" for one in name)
-    if len(readable) + 9 <= WINDOW_ID_LENGTH_MAX:
-        return f"{readable}~{digest[:8]}"
-    return f"{readable[:_READABLE]}~{digest[:16]}"
+    names = (token, f"{dag_id}.{task}", *([] if index == -1 else [str(index)]))
+    return readable_window_id(*names, distinct=parts)
 
 
-def _found(
+def _resolved(
     context: Mapping[str, Any],
     cutoff: datetime | None,
     since: datetime | None,
@@ -181,8 +179,8 @@ def _found(
         return WindowTimes(date + partition_span, date, CutoffSource.PARTITION)
     if "partition_date" not in context and (key := _partition_key(context)) is not None:
         raise ConfigError(
-            f"the run is of partition {key!r}, and Airflow before 3.3 does not pass tasks the date of a "
-            "partition: give cutoff=, and since= for an interval. Of a key that is a time in UTC: "
+            f"the run has partition {key!r}, and Airflow before 3.3 does not pass a partition's date to tasks: "
+            "give cutoff=, and since= for an interval. For a key that is a time in UTC: "
             'cutoff="{{ dag_run.partition_key }}Z"'
         )
     if (end := moment_of(context.get("data_interval_end"), "data_interval_end")) is not None:
@@ -220,7 +218,7 @@ def _conf(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _partition_key(context: Mapping[str, Any]) -> str | None:
-    """Return the run's partition. Airflow 3.2 has it only on the run."""
+    """Return the run's partition. In Airflow 3.2 only the run has it, not the context."""
     key = context.get("partition_key") or getattr(context.get("dag_run"), "partition_key", None)
     return str(key) if key else None
 
@@ -233,7 +231,7 @@ def _events(triggering: Any) -> Iterable[Any]:
 
 
 def _cutoff_of(event: Any) -> Any:
-    """Return the cutoff in an event: a task's is in the extra, a watcher's in the extra's payload."""
+    """Return the cutoff in an event: a task's event has it in the extra, a watcher's in the extra's payload."""
     extra = getattr(event, "extra", None) or {}
     payload = extra.get("payload")
     if "cutoff" not in extra and isinstance(payload, Mapping):
@@ -255,11 +253,11 @@ def moment_of(value: Any, what: str) -> datetime | None:
     if isinstance(value, datetime):
         ms = time_ms(value, what=what)
     elif isinstance(value, str):
-        # Airflow prints times with a space.
+        # Airflow writes times with a space.
         ms = parse_time_ms(value, what=what)
     else:
         raise ConfigError(
-            f"{what} is a {type(value).__name__}: give a time with a zone, or its text"
+            f"{what} is a {type(value).__name__}: give a time with a zone, or its ISO text"
         )
     try:
         return time_at(ms)

@@ -2,7 +2,7 @@
 
 The trigger stores no position. After a restart or a pause it reads the group's newest cutoff from the ledger. From
 Airflow 3.3 on, the asset's state store also has the last event, whose run may not have planned yet. A restart between
-an event and this note sends the event twice: see `CutoffReachedTrigger`.
+an event and its entry in the store sends the event twice: see `CutoffReachedTrigger`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
 from kafka_ordered_ops.airflow.support.question import Answer, Question
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.templates import is_literal
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.window import Window, safe_name
-from kafka_ordered_ops.hosting.arguments import with_known_names
-from kafka_ordered_ops.hosting.search import NewestReached
-from kafka_ordered_ops.hosting.window_spec import span_of
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.window_id import readable_window_id
+from kafka_ordered_ops.delivery.arguments import with_known_names
+from kafka_ordered_ops.delivery.search import NewestReached
+from kafka_ordered_ops.spec.asked import span_of
 
 #: The shortest interval between checks: each check has its own connections.
 POKE_INTERVAL_MIN_S: Final = 1.0
-#: By then the triggerer has stored an event in Airflow's database, which it does about once a second.
-HANDED_ON_S: Final = 5.0
+#: After this time the triggerer has stored an event in Airflow's database, which it does about once a second.
+EVENT_STORED_S: Final = 5.0
 #: Closer cutoffs would be faster than runs can begin.
 EVERY_MIN: Final = timedelta(seconds=1)
 
@@ -88,10 +90,9 @@ class CutoffReachedTrigger(BaseEventTrigger):
         offset: added to each cutoff; less than `every`. ``PT6H`` for six o'clock with days.
         kafka_conn_id: a connection of type ``kafka``.
         max_out_of_orderness: how far past the cutoff a record must be stamped.
-        grace: how long after the cutoff a silent partition counts as idle; None: never.
+        grace: how long after the cutoff a silent partition counts as idle; None means never.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
-        settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
         poke_interval: seconds between two checks, at least 1.
 
@@ -112,17 +113,20 @@ class CutoffReachedTrigger(BaseEventTrigger):
         grace: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
-        settings_allowed: Sequence[str] = (),
         ledger_topic: str | None = None,
         poke_interval: float = 60.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not math.isfinite(poke_interval) or poke_interval < POKE_INTERVAL_MIN_S:
             raise ConfigError(
-                f"poke_interval={poke_interval}: seconds, {POKE_INTERVAL_MIN_S:g} at least"
+                f"poke_interval={poke_interval}: give at least {POKE_INTERVAL_MIN_S:g} second"
             )
         self.poke_interval = poke_interval
         self._steps = _steps(every, offset)
+        if not is_literal((topics, exclude)):
+            raise ConfigError(
+                f"topics={topics!r}: not a topic name; a watcher's arguments cannot be templates"
+            )
         self._question = Question(
             conn_id=_name(kafka_conn_id, "kafka_conn_id"),
             group_id=_name(group_id, "group_id"),
@@ -134,13 +138,12 @@ class CutoffReachedTrigger(BaseEventTrigger):
                 exclude=[exclude] if isinstance(exclude, str) else exclude,
             ),
             grace=span_of(grace, "grace"),
-            settings_allowed=tuple(settings_allowed),
             ledger_topic=ledger_topic,
         )
         #: The last check of the next cutoff: its records are not read again.
         self._before: Answer | None = None
-        #: The last line in the log about a check.
-        self._said = ""
+        #: The last log line about a check.
+        self._logged = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments; equal for equal triggers, by which Airflow identifies them."""
@@ -157,7 +160,6 @@ class CutoffReachedTrigger(BaseEventTrigger):
                 "grace": _span_text(question.grace),
                 "isolation": window.isolation.value,
                 "exclude": list(window.exclude),
-                "settings_allowed": list(question.settings_allowed),
                 "ledger_topic": question.ledger_topic,
                 "poke_interval": self.poke_interval,
             },
@@ -167,7 +169,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         """Send events until Airflow ends the trigger."""
         sent: int | None = None
         while True:
-            rest = self.poke_interval
+            delay_s = self.poke_interval
             try:
                 if sent is None:
                     sent = await self._begin()
@@ -180,11 +182,11 @@ class CutoffReachedTrigger(BaseEventTrigger):
             if sent is not None and reached is not None:
                 yield self._event(sent, *reached)
                 sent = reached[0]
-                # Only after the event is stored: a repeated event does no harm, a missing one would.
-                rest = max(0.0, rest - HANDED_ON_S)
-                await asyncio.sleep(HANDED_ON_S)
+                # Only after Airflow has stored the event: a repeated event is harmless, a missing event is not.
+                delay_s = max(0.0, delay_s - EVENT_STORED_S)
+                await asyncio.sleep(EVENT_STORED_S)
                 await self._note(sent)
-            await asyncio.sleep(rest)
+            await asyncio.sleep(delay_s)
 
     async def _begin(self) -> int:
         """Return the last step that needs no event, from the group's windows and the asset's store."""
@@ -209,17 +211,17 @@ class CutoffReachedTrigger(BaseEventTrigger):
             ]
 
     async def _reached(self, sent: int) -> tuple[int, Answer] | None:
-        """Return the newest reached step after the last event, with the check that found it."""
+        """Return the newest reached step after the last event, with its check."""
         newest = self._steps.at(_now_ms())
         if newest <= sent:
             return None
         reached: tuple[int, Answer] | None = None
         search = NewestReached(sent + 1, newest + 1, from_first=True)
         while (step := search.step) is not None:
-            found = await self._look(step)
-            if found.is_over:
-                reached = step, found
-            search.saw(found.is_over, self._guess(found))
+            answer = await self._look(step)
+            if answer.is_over:
+                reached = step, answer
+            search.saw(answer.is_over, self._guess(answer))
         if reached is not None:
             self._before = None
         return reached
@@ -229,26 +231,30 @@ class CutoffReachedTrigger(BaseEventTrigger):
             self._question,
             window=replace(self._question.window, cutoff=time_at(self._steps.time_ms(step))),
         )
-        found: Answer = await _in_thread(partial(question.look, self._before, is_first=False))
-        if self._said != (
-            said := f"Cutoff {time_text(question.window.cutoff_ms)}: {found.summary}."
+        answer: Answer = await _in_thread(partial(question.look, self._before, is_first=False))
+        if self._logged != (
+            line := f"Cutoff {time_text(question.window.cutoff_ms)}: {answer.summary}."
         ):
             # Not every minute for hours.
-            self._said = said
-            self.log.info("%s", said)
-        if not found.is_over:
-            self._before = found
-        return found
+            self._logged = line
+            self.log.info("%s", line)
+        if not answer.is_over:
+            self._before = answer
+        return answer
 
-    def _guess(self, look: Answer) -> int | None:
+    def _guess(self, answer: Answer) -> int | None:
         """Return the step that the slowest partition has reached, by its newest known record."""
-        if look.liveness is None:
+        if answer.liveness is None:
             return None
-        newest = [one.newest_ms for one in look.liveness.waiting if one.newest_ms is not None]
+        newest = [
+            partition.newest_ms
+            for partition in answer.liveness.waiting
+            if partition.newest_ms is not None
+        ]
         out_of_orderness_ms = self._question.window.out_of_orderness_ms or 0
         return self._steps.at(min(newest) - out_of_orderness_ms) if newest else None
 
-    def _event(self, sent: int, step: int, look: Answer) -> TriggerEvent:
+    def _event(self, sent: int, step: int, answer: Answer) -> TriggerEvent:
         payload = {
             "cutoff": time_text(self._steps.time_ms(step)),
             "previous": time_text(self._steps.time_ms(sent))
@@ -256,8 +262,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
             else None,
             "group": self._question.group_id,
             "topics": list(self._question.window.topics),
-            "summary": look.summary,
-            "counts": look.found["counts"],
+            "summary": answer.summary,
+            "counts": answer.facts["counts"],
         }
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
@@ -265,7 +271,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
 
     @property
     def _key(self) -> str:
-        return f"kafka_ordered_ops.cutoff.{safe_name(self._question.group_id)}"
+        group_id = self._question.group_id
+        return f"kafka_ordered_ops.cutoff.{readable_window_id(group_id, distinct=group_id)}"
 
     async def _noted(self) -> list[int]:
         """Return the cutoff of the last event, if the asset's store has one."""
@@ -276,7 +283,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
             return (
                 [] if text is None else [parse_time_ms(str(text), what="the cutoff in the store")]
             )
-        except Exception as error:  # noqa: BLE001 - a hint: without it an event may be sent twice, and no more
+        except Exception as error:  # noqa: BLE001 - a hint: without it, at worst an event is sent twice
             self.log.warning("The asset's state store cannot be read: %s", error)
             return []
 
@@ -310,7 +317,7 @@ def _steps(every: timedelta | str, offset: timedelta | str) -> Steps:
 def _name(value: str, what: str) -> str:
     if not value or "{{" in value:
         raise ConfigError(
-            f"{what}={value!r}: a name, as it is; a watcher's arguments are no templates"
+            f"{what}={value!r}: give a plain name; a watcher's arguments cannot be templates"
         )
     return value
 

@@ -68,7 +68,7 @@ class PartitionsLiveTrigger(BaseTrigger):
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = time.monotonic() + max(self.poke_interval, POKE_INTERVAL_MIN_S)
             try:
-                found = await look(before, is_first=False)
+                answer = await look(before, is_first=False)
             except KafkaOrderedOpsError as error:
                 if not error.retriable:
                     kind = type(error).__name__
@@ -77,10 +77,10 @@ class PartitionsLiveTrigger(BaseTrigger):
                 # A broker may restart meanwhile.
                 self.log.warning("The check failed and is repeated: %s", error)
                 continue
-            before = found
-            self.log.info("%s.", found.summary)
-            if found.is_over:
-                yield _event({"status": "done", "found": found.to_json()})
+            before = answer
+            self.log.info("%s.", answer.summary)
+            if answer.is_over:
+                yield _event({"status": "done", "found": answer.to_json()})
                 return
 
 

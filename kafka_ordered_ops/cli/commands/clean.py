@@ -1,4 +1,4 @@
-"""``clean``: remove what dead attempts have left below a root."""
+"""``clean``: remove the leftovers of dead attempts below a root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.options.options import Cluster, Connection, command, group_option
+from kafka_ordered_ops.cli.options.options import (
+    Cluster,
+    Connection,
+    DryRun,
+    Root,
+    command,
+    group_option,
+)
 from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 
@@ -22,21 +29,14 @@ Examples:
 
 #: Longer than a job may take.
 _AGE: Final = "P7D"
-#: With the ledger's word on windows: longer than the replay of a window takes, which the ledger does not know.
+#: With the ledger, which knows the open windows: longer than a replay takes, which the ledger does not record.
 _AGE_BY_LEDGER: Final = "P1D"
 
 
 @command
 def clean(
     screen: Screen,
-    root: Annotated[
-        str,
-        typer.Argument(
-            metavar="ROOT",
-            help="The folder or prefix that windows were written to.",
-            show_default=False,
-        ),
-    ],
+    root: Root,
     cluster: Cluster,
     storage: Storage,
     group_id: Annotated[
@@ -48,17 +48,15 @@ def clean(
         typer.Option(
             "--older-than",
             metavar="SPAN",
-            help=f"Remove what was last written longer ago than this. Default: {_AGE}, with brokers {_AGE_BY_LEDGER}.",
+            help=f"Remove stages last written longer ago than this. Default: {_AGE}, with brokers {_AGE_BY_LEDGER}.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Remove what attempts have staged below ROOT and nobody will publish. Published files are not touched.
+    """Remove staged files below ROOT that no attempt will publish. Published files are not touched.
 
-    With brokers, the ledger says which complete stages are of no use. Without, complete stages stay, unless something newer
-    of their window is published.
+    With brokers, the ledger shows which complete stages are obsolete. Without brokers, a complete stage stays unless a newer
+    output of its window is published.
     """
     from kafka_ordered_ops.output.cleaning import leftovers
     from kafka_ordered_ops.output.roots.leftovers import before
@@ -68,12 +66,12 @@ def clean(
     old = before(span, what="older than")
     stages = leftovers(root, storage.storage_options)
     removed = 0
-    with screen.progress("looking at the stages"):
+    with screen.progress("checking stages"):
         choice = _chosen(screen, cluster, stages, old, group_id)
         if not dry_run:
             screen.phase("removing", "attempts")
-            for number, one in enumerate(choice.dead, start=1):
-                removed += stages.remove(one)
+            for number, attempt in enumerate(choice.dead, start=1):
+                removed += stages.remove(attempt)
                 screen.report(number, len(choice.dead))
             if group_id is None:
                 removed += stages.remove_probes(old)
@@ -87,8 +85,8 @@ def _chosen(
 
     if not cluster.is_given and group_id is None:
         return choose(stages, old, group_id=group_id)
-    # Windows of all groups are looked up by one connection; it has the name of any of them.
-    groups = [one.group_id for one in stages.found() if one.group_id is not None]
+    # One connection looks up the windows of all groups, so any of their names will do.
+    groups = [stage.group_id for stage in stages.found() if stage.group_id is not None]
     name = group_id or next(iter(groups), "clean")
     with Connection(**vars(cluster), group_id=name).open(screen) as windows:
         return choose(
@@ -116,7 +114,7 @@ def _report(
                 "group": group_id,
                 "older_than": span,
                 "dry_run": removed is None,
-                "stages": [one.to_json() for one in choice.dead],
+                "stages": [attempt.to_json() for attempt in choice.dead],
                 "removed": removed or 0,
                 "kept": {
                     "younger": choice.young,
@@ -130,17 +128,17 @@ def _report(
 
     if choice.dead:
         screen.show(stages_table(choice.dead))
-    files = sum(one.files for one in choice.dead)
+    files = sum(attempt.files for attempt in choice.dead)
     screen.say(
         f"{files:,} files of {len(choice.dead):,} attempts would be removed; nothing was removed"
         if removed is None
         else f"{removed:,} files of {len(choice.dead):,} attempts removed"
     )
-    kept = {
+    counts = {
         f"younger than {span}": choice.young,
         "that are complete, and whose windows may still be published": choice.needed,
         "of other groups or ledgers": choice.others,
     }
-    for why, count in kept.items():
+    for reason, count in counts.items():
         if count:
-            screen.say(f"kept: {count:,} attempts {why}")
+            screen.say(f"kept: {count:,} attempts {reason}")

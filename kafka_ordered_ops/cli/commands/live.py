@@ -9,6 +9,7 @@ import typer
 
 from kafka_ordered_ops.cli.exits import ExitCode
 from kafka_ordered_ops.cli.options.options import Cluster, Records, command, group_option
+from kafka_ordered_ops.cli.options.times import optional_span
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
@@ -29,7 +30,7 @@ _TIMEOUT: Final = "PT1H"
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited(Records):
-    """The records that a window will ask for; here the maximum out-of-orderness delays when a partition is live."""
+    """The records of a future window. The maximum out-of-orderness delays when a partition counts as live."""
 
     max_out_of_orderness: Annotated[
         str | None,
@@ -71,19 +72,19 @@ def live(
     ] = None,
 ) -> None:
     """Report which partitions have reached a cutoff, and why. Changes nothing."""
-    from kafka_ordered_ops.cli.show.liveness import Teller, tables
+    from kafka_ordered_ops.cli.show.liveness import LivenessReport, tables
     from kafka_ordered_ops.windows.queries.live import live as look_once
     from kafka_ordered_ops.windows.queries.live import liveness_rule, wait_live
 
     window = awaited.window()
-    grace_span = None if grace is None else as_span(grace, what="grace")
+    grace_span = optional_span("--grace", grace)
     liveness_rule(window, grace_span)
     if timeout is not None and not wait:
         raise ConfigError(f"--timeout {timeout} needs --wait: also give --wait, or omit --timeout")
     timeout_s = as_span(timeout or _TIMEOUT, what="timeout").total_seconds()
     settings = cluster.reported_settings(screen)
 
-    # A limit of the user's own is waited out, also for brokers that are still starting.
+    # An explicit limit also covers the wait for brokers that are still starting.
     first: dict[str, Any] = {} if timeout is None else {"timeout_s": timeout_s}
 
     def look(before: Liveness | None) -> Liveness:
@@ -99,15 +100,15 @@ def live(
 
     if wait:
         with screen.noticed("checking"), screen.board() as board:
-            teller = Teller(screen, board, timeout_s)
-            found = wait_live(look, timeout_s=timeout_s, told=teller.report, failed=teller.failed)
+            report = LivenessReport(screen, board, timeout_s)
+            liveness = wait_live(look, timeout_s=timeout_s, report=report.show, failed=report.fail)
     else:
         with screen.progress("checking"):
-            found = look(None)
+            liveness = look(None)
     if screen.as_json:
-        screen.emit(found.to_json())
+        screen.emit(liveness.to_json())
     else:
-        screen.show(*tables(found))
-        screen.say(str(found))
-    if not found.is_live:
+        screen.show(*tables(liveness))
+        screen.say(str(liveness))
+    if not liveness.is_live:
         raise typer.Exit(ExitCode.NOT_LIVE)

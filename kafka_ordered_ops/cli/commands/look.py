@@ -39,17 +39,17 @@ def list_groups(screen: Screen, cluster: Cluster) -> None:
 
     settings = cluster.reported_settings(screen)
     with screen.progress("reading the ledger"):
-        found = list_groups(settings, ledger_topic=cluster.ledger)
-    facts = [group_facts(one) for one in found]
+        groups = list_groups(settings, ledger_topic=cluster.ledger)
+    facts = [group_facts(group) for group in groups]
     if screen.as_json:
         screen.emit({"ledger_topic": cluster.ledger, "groups": facts})
     elif facts:
         screen.show(groups_table(facts))
     else:
         screen.say(f"no groups in {cluster.ledger}")
-    for one in found:
-        if one.error is not None and not screen.as_json:
-            screen.say(one.error.message)
+    for group in groups:
+        if group.error is not None and not screen.as_json:
+            screen.say(group.error.message)
 
 
 @command
@@ -65,16 +65,16 @@ def lag(screen: Screen, connection: Connection) -> None:
                 f"group {connection.group_id} has not planned a window in {connection.ledger}: check its name with "
                 "groups list, or plan a window"
             )
-        found = windows.offsets()
+        offsets = windows.offsets()
     if screen.as_json:
-        screen.emit({"group": connection.group_id, **lag_facts(found)})
+        screen.emit({"group": connection.group_id, **lag_facts(offsets)})
         return
-    screen.show(lag_table(found))
-    for name in found.missing_topics:
+    screen.show(lag_table(offsets))
+    for name in offsets.missing_topics:
         screen.say(
             f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
         )
-    screen.say(f"group {connection.group_id} is {found.lag:,} offsets behind")
+    screen.say(f"group {connection.group_id} is {offsets.lag:,} offsets behind")
 
 
 @command
@@ -94,8 +94,8 @@ def doctor(
     with screen.progress("checking"):
         checks = examine(settings, group_id, cluster.ledger)
     if screen.as_json:
-        screen.emit({"checks": [one.to_json() for one in checks]})
+        screen.emit({"checks": [check.to_json() for check in checks]})
     else:
         screen.show(checks_text(checks))
-    if any(one.state is State.FAILED for one in checks):
+    if any(check.state is State.FAILED for check in checks):
         raise typer.Exit(ExitCode.FAILED)

@@ -28,7 +28,7 @@ ENCODE_EXAMPLES: Final = """\b
 Example, in which 100 and 111 to 119 are not done:
   kafka-ordered-ops offsets encode --base 100 --done 101:111 --done 120"""
 
-#: Ranges that people are shown; --json has all.
+#: Ranges shown to people; --json has all.
 _RANGES_SHOWN: Final = 20
 
 #: Bytes read from stdin: far more than a broker stores.
@@ -56,7 +56,7 @@ def decode(
             "--base",
             metavar="OFFSET",
             min=0,
-            help="The committed offset that has this metadata. Default: 0, or the one that a map of windows names.",
+            help="The committed offset with this metadata. Default: the base stored in a map of windows; otherwise 0.",
         ),
     ] = None,
 ) -> None:
@@ -64,16 +64,16 @@ def decode(
     from kafka_ordered_ops.cli.show.offset_maps import MAPS, map_json, map_text
     from kafka_ordered_ops.core.offset_map.reading import DecodePolicy, read_committed_progress
 
-    given = _input() if metadata is None else os.fsencode(metadata)
-    at = _base_of(given) if base is None else base
-    found = read_committed_progress(
-        at, given, end=None, policy=DecodePolicy.IGNORE, where="the given metadata"
+    encoded = _input() if metadata is None else os.fsencode(metadata)
+    at = _base_of(encoded) if base is None else base
+    progress = read_committed_progress(
+        at, encoded, end=None, policy=DecodePolicy.IGNORE, where="the given metadata"
     )
     if screen.as_json:
-        screen.emit(map_json(found))
+        screen.emit(map_json(progress))
     else:
-        screen.show(map_text(found, _RANGES_SHOWN))
-    if found.problem is not None and found.kind in MAPS:
+        screen.show(map_text(progress, _RANGES_SHOWN))
+    if progress.problem is not None and progress.kind in MAPS:
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -110,27 +110,27 @@ def encode(
 
 
 def _base_of(metadata: bytes) -> int:
-    """Return the base that the map of a window names; 0 if it names none."""
+    """Return the base stored in a map of windows; 0 for other metadata."""
     from kafka_ordered_ops.core.errors import OffsetMapDecodeError
     from kafka_ordered_ops.core.offset_map.ours import decode_offset_map
 
     try:
-        found = decode_offset_map(metadata)
+        offset_map = decode_offset_map(metadata)
     except OffsetMapDecodeError:
         # Decoding it again reports why.
         return 0
-    return 0 if found is None else found.base
+    return 0 if offset_map is None else offset_map.base
 
 
 def _input() -> bytes:
-    """Return stdin to the byte: metadata need not be text."""
+    """Return stdin as bytes: metadata may not be text."""
     if sys.stdin.isatty():
         raise ConfigError("no metadata: give it as an argument, or on stdin")
-    given = sys.stdin.buffer.read(_INPUT_MAX + 1)
-    if len(given) > _INPUT_MAX:
+    data = sys.stdin.buffer.read(_INPUT_MAX + 1)
+    if len(data) > _INPUT_MAX:
         raise ConfigError(f"stdin has more than {_INPUT_MAX:,} bytes: give one metadata string")
-    # What a shell adds.
-    return given.removesuffix(b"\n").removesuffix(b"\r")
+    # A shell adds a line break.
+    return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _offsets(base: int, texts: list[str]) -> OffsetSet:
@@ -149,7 +149,7 @@ def _offsets(base: int, texts: list[str]) -> OffsetSet:
         if start <= base:
             raise ConfigError(
                 f"--done {text} begins at or below --base {base}: the base is the first offset that is not done, and all "
-                "below it are"
+                "offsets below it are done"
             )
         pairs.append((start, end))
     return OffsetSet.from_ranges(pairs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,9 +12,7 @@ from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Cluster, Connection, TopicNames, command
 from kafka_ordered_ops.cli.options.times import moment
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.times import time_ms
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, GroupOffsetsReader
@@ -30,7 +27,7 @@ Examples:
   kafka-ordered-ops offsets before -b localhost:9092 -t orders --time 2026-11-20T12:00:00Z -n 5
   kafka-ordered-ops offsets before -b localhost:9092 -t orders --time yesterday --every P1D"""
 
-#: Partitions named to people; --json has all.
+#: Partitions listed for people; --json has all.
 _NAMED_MAX: Final = 20
 
 #: Between two reads of a group that is watched.
@@ -77,9 +74,9 @@ def show_offsets(
             _watch(screen, connection, reader)
             return
         with screen.progress("reading offsets"):
-            found = reader.read()
-    _check_known(connection, found)
-    _show(screen, found)
+            offsets = reader.read()
+    _check_known(connection, offsets)
+    _show(screen, offsets)
 
 
 @app.command("before", epilog=_BEFORE_EXAMPLES)
@@ -93,7 +90,8 @@ def before(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="The newest time, such as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h.",
+            help="The newest time, such as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h; latest: the end of each log, and "
+            "steps back from the newest record; earliest: the start of each log alone.",
         ),
     ] = "now",
     every: Annotated[
@@ -102,24 +100,30 @@ def before(
             "--every", metavar="SPAN", help="The step back to each next time, such as PT10M."
         ),
     ] = "PT1H",
-    limit: Annotated[
+    max_offsets: Annotated[
         int,
-        typer.Option("-n", "--limit", metavar="N", min=1, max=1_000, help="How many times."),
+        typer.Option(
+            "-n",
+            "--max-offsets",
+            metavar="N",
+            min=1,
+            max=1_000,
+            help="The most offsets of each partition.",
+        ),
     ] = 10,
 ) -> None:
     """List offsets before a time, newest first. The first offset stamped at or after it, and after each step back."""
     from kafka_ordered_ops.cli.show.offsets import before_json, before_table
     from kafka_ordered_ops.windows.queries.offsets_before import offsets_before
 
-    until_ms = time_ms(moment(until, what="time"), what="time")
-    every_ms = as_span(every, what="every") // timedelta(milliseconds=1)
+    newest = until if until in ("latest", "earliest") else moment(until, what="time")
     settings = cluster.reported_settings(screen)
     with screen.progress("looking up offsets"):
-        found = offsets_before(settings, topic, until_ms, every_ms=every_ms, limit=limit)
+        offsets = offsets_before(settings, topic, newest, max_offsets, every=every)
     if screen.as_json:
-        screen.emit(before_json(found))
+        screen.emit(before_json(offsets))
     else:
-        screen.show(before_table(found))
+        screen.show(before_table(offsets))
 
 
 app.command("decode", epilog=offset_maps.DECODE_EXAMPLES)(offset_maps.decode)
@@ -128,62 +132,70 @@ app.command("reset", epilog=offsets_move.RESET_EXAMPLES)(offsets_move.reset)
 app.command("migrate", epilog=offsets_move.MIGRATE_EXAMPLES)(offsets_move.migrate)
 
 
-def _show(screen: Screen, found: GroupOffsets) -> None:
+def _show(screen: Screen, offsets: GroupOffsets) -> None:
     from kafka_ordered_ops.cli.show.offset_maps import MAPS
     from kafka_ordered_ops.cli.show.offsets import offsets_json, tables
 
     if screen.as_json:
-        screen.emit(offsets_json(found))
+        screen.emit(offsets_json(offsets))
         return
-    screen.show(*tables(found))
+    screen.show(*tables(offsets))
     problems = [
-        one for one in found.partitions if one.is_past_end or (one.problem and one.metadata in MAPS)
+        partition
+        for partition in offsets.partitions
+        if partition.is_past_end or (partition.problem and partition.metadata in MAPS)
     ]
-    for one in problems[:_NAMED_MAX]:
-        what = str(one.tp) if one.is_past_end else f"the offset map of {one.tp} is not used"
-        screen.say(f"{what}: {one.problem}")
+    for partition in problems[:_NAMED_MAX]:
+        subject = (
+            str(partition.tp)
+            if partition.is_past_end
+            else f"the offset map of {partition.tp} is not used"
+        )
+        screen.say(f"{subject}: {partition.problem}")
     if (more := len(problems) - _NAMED_MAX) > 0:
-        screen.say(f"and the same of {more:,} more partitions; --json shows them all")
-    for name in found.missing_topics:
+        screen.say(f"and {more:,} more partitions with such problems; --json shows them all")
+    for name in offsets.missing_topics:
         screen.say(
             f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
         )
-    for name in found.unreadable:
+    for name in offsets.unreadable:
         screen.say(f"window {name} is open and unreadable: its offsets are not shown as claimed")
-    screen.say(f"group {found.group_id} is {found.lag:,} offsets behind")
+    screen.say(f"group {offsets.group_id} is {offsets.lag:,} offsets behind")
 
 
 def _watch(screen: Screen, connection: Connection, reader: GroupOffsetsReader) -> None:
     from kafka_ordered_ops.cli.show.offsets import OffsetsBoard
 
-    found: GroupOffsets | None = None
+    last: GroupOffsets | None = None
     try:
         with screen.noticed("reading offsets"), screen.board() as board:
             if board is None:
-                raise ConfigError("--watch overwrites a terminal, and there is none: omit it")
-            shown = OffsetsBoard(board)
+                raise ConfigError(
+                    "--watch needs a terminal to overwrite: omit --watch, or run it on a terminal"
+                )
+            view = OffsetsBoard(board)
             while True:
                 try:
                     now = reader.read()
                 except KafkaOrderedOpsError as error:
-                    if found is None or not error.retriable:
+                    if last is None or not error.retriable:
                         raise
-                    shown.fail(str(error))
+                    view.fail(str(error))
                 else:
                     screen.answered()
                     _check_known(connection, now)
-                    found = now
-                    shown.show(found, int(time.time()) * 1000)
+                    last = now
+                    view.show(last, int(time.time()) * 1000)
                 time.sleep(_WATCH_S)
     finally:
         # The board is gone: the last offsets stay.
-        if found is not None:
-            _show(screen, found)
+        if last is not None:
+            _show(screen, last)
 
 
-def _check_known(connection: Connection, found: GroupOffsets) -> None:
-    if not found.partitions and found.format is None:
+def _check_known(connection: Connection, offsets: GroupOffsets) -> None:
+    if not offsets.partitions and offsets.format is None:
         raise ConfigError(
-            f"group {found.group_id} has neither planned a window in {connection.ledger} nor committed an offset: check "
+            f"group {offsets.group_id} has neither planned a window in {connection.ledger} nor committed an offset: check "
             "its name and the topics"
         )

@@ -1,4 +1,4 @@
-"""``offsets reset`` and ``offsets migrate``: shown first, confirmed, then done."""
+"""``offsets reset`` and ``offsets migrate``: show the changes, ask for confirmation, make them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.options.options import Connection, command
+from kafka_ordered_ops.cli.options.options import Connection, DryRun, command
 from kafka_ordered_ops.cli.options.times import bound
 from kafka_ordered_ops.cli.show.printable import in_line
 from kafka_ordered_ops.cli.show.screen import Screen
@@ -40,15 +40,14 @@ _AT: Final = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,10})=(.*)", re.ASCII | r
 _NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 _PARTITION_MAX: Final = (1 << 31) - 1
 
-#: Windows named to people; --json has all.
+#: Windows listed for people; --json has all.
 _NAMED_MAX: Final = 20
 
 _Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask. Required without a terminal.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 
 
-class Keeper(StrEnum):
-    """Who keeps a group's progress."""
+class ProgressStore(StrEnum):
+    """The place that stores a group's progress."""
 
     PARALLEL_CONSUMER = "parallel-consumer"
     LEDGER = "ledger"
@@ -77,7 +76,7 @@ def reset(
             "windows.",
         ),
     ] = None,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     yes: _Yes = False,
 ) -> None:
     """Move a group to other offsets. Refused while it has members or open windows."""
@@ -89,13 +88,13 @@ def reset(
                 done = windows.reset_offsets(start, topics=topic, dry_run=dry_run)
         else:
             with screen.progress("reading offsets"):
-                shown = windows.reset_offsets(start, topics=topic, dry_run=True)
-            _show_reset(screen, shown)
-            if not shown.partitions or not _confirmed(f"Reset group {connection.group_id}?"):
+                preview = windows.reset_offsets(start, topics=topic, dry_run=True)
+            _show_reset(screen, preview)
+            if not preview.partitions or not _confirmed(f"Reset group {connection.group_id}?"):
                 screen.say("nothing was changed")
                 return
-            # What was confirmed, wherever "latest" is by now.
-            exact = {one.tp: one.after for one in shown.partitions}
+            # The confirmed offsets: "latest" may have moved since.
+            exact = {partition.tp: partition.after for partition in preview.partitions}
             with screen.progress("moving offsets"):
                 done = windows.reset_offsets(exact)
     if screen.as_json:
@@ -114,8 +113,8 @@ def migrate(
     screen: Screen,
     connection: Connection,
     to: Annotated[
-        Keeper,
-        typer.Option("--to", help="Who keeps the progress from now on."),
+        ProgressStore,
+        typer.Option("--to", help="Where the progress is stored from now on."),
     ],
     dual: Annotated[
         bool,
@@ -124,7 +123,7 @@ def migrate(
             help="Write both formats, so that windows and Parallel Consumer may run in turn, until the next migrate.",
         ),
     ] = False,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     yes: _Yes = False,
 ) -> None:
     """Hand a group of windows to Parallel Consumer, or take it back. Done offsets stay done."""
@@ -135,9 +134,9 @@ def migrate(
                 done = windows.migrate(to.value, dual=dual, dry_run=dry_run)
         else:
             with screen.progress("reading offsets"):
-                shown = windows.migrate(to.value, dual=dual, dry_run=True)
-            _show_migration(screen, shown)
-            if shown.changed and not _confirmed(f"Migrate group {connection.group_id}?"):
+                preview = windows.migrate(to.value, dual=dual, dry_run=True)
+            _show_migration(screen, preview)
+            if preview.changed and not _confirmed(f"Migrate group {connection.group_id}?"):
                 screen.say("nothing was changed")
                 return
             with screen.progress("migrating"):
@@ -174,17 +173,19 @@ def _start(texts: list[str], topics: list[str] | None) -> str | Mapping[TopicPar
         )
     if topics:
         raise ConfigError(
-            f"--topic {topics[0]} conflicts with --to {texts[0]}, which names its topic: omit --topic"
+            f"--topic {topics[0]} conflicts with --to {texts[0]}, which includes a topic: omit --topic"
         )
     return exact
 
 
 def _check_confirmable(screen: Screen, *, dry_run: bool, yes: bool) -> None:
-    """Raise `ConfigError` if nobody can be asked."""
+    """Raise `ConfigError` if a confirmation is needed and cannot be requested."""
     if yes and dry_run:
         raise ConfigError("--yes conflicts with --dry-run, which changes nothing: omit one of them")
     if not (yes or dry_run) and (screen.as_json or not sys.stdin.isatty()):
-        why = "with --json nobody is asked" if screen.as_json else "there is no terminal to ask on"
+        why = (
+            "--json cannot ask for confirmation" if screen.as_json else "no terminal to confirm on"
+        )
         raise ConfigError(f"{why}: give --yes to make the changes, or --dry-run to show them")
 
 
@@ -192,20 +193,22 @@ def _confirmed(question: str) -> bool:
     return typer.confirm(in_line(question), err=True)
 
 
-def _show_reset(screen: Screen, found: OffsetReset) -> None:
-    from kafka_ordered_ops.cli.show.moves import reset_table
+def _show_reset(screen: Screen, changes: OffsetReset) -> None:
+    from kafka_ordered_ops.cli.show.offsets import reset_table
     from kafka_ordered_ops.cli.show.tables import windows_text
 
     if screen.as_json:
         return
-    screen.show(reset_table(found))
-    if names := found.rewound:
-        shown = first_of(names, _NAMED_MAX)
-        screen.say(f"{windows_text(len(names))} rewound, with offsets that are open again: {shown}")
+    screen.show(reset_table(changes))
+    if names := changes.rewound:
+        listing = first_of(names, _NAMED_MAX)
+        screen.say(
+            f"{windows_text(len(names))} rewound, with offsets that are open again: {listing}"
+        )
 
 
-def _show_migration(screen: Screen, found: Migration) -> None:
-    from kafka_ordered_ops.cli.show.moves import migration_table
+def _show_migration(screen: Screen, migration: Migration) -> None:
+    from kafka_ordered_ops.cli.show.offsets import migration_table
 
     if not screen.as_json:
-        screen.show(migration_table(found))
+        screen.show(migration_table(migration))

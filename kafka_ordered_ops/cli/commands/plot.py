@@ -29,7 +29,7 @@ def plot_window(
     ],
 ) -> None:
     """Draw the offsets and times of a window. Reads the ledger, not the records."""
-    from kafka_ordered_ops.hosting import plots
+    from kafka_ordered_ops.delivery import plots
 
     file_format = plots.format_of(output)
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
@@ -41,9 +41,9 @@ def plot_window(
             window_id=window_id,
         )
     with screen.progress("drawing"):
-        drawn = plots.window_plot(record.plan, file_format)
+        image = plots.window_plot(record.plan, file_format)
     try:
-        output.write_bytes(drawn)
+        output.write_bytes(image)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}") from error
     if screen.as_json:

@@ -44,7 +44,7 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
     with (
         view_of as view,
         # Closed after the file, so that the last commit is of what is in it.
-        source.reader(settings, view.progress, screen.say) as reader,
+        source.reader(settings, view.progress) as reader,
         opened(sheet.output, follow=source.follow, is_terminal=is_terminal) as target,
         writing(
             target,
@@ -56,6 +56,8 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
             on_bad=sheet.on_bad or OnBad.FAIL,
         ) as writer,
     ):
+        for note in () if reader.plan is None else reader.plan.notes:
+            screen.say(f"note: {note}")
         copied = copy(reader, writer, target, view, follow=source.follow, limit=sheet.limit)
     if copied.is_interrupted:
         raise KeyboardInterrupt

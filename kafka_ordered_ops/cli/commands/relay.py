@@ -1,4 +1,4 @@
-"""``relay``: serve records over HTTP, and make access tokens."""
+"""``relay``: serve records over HTTP, and create access tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.exits import ExitCode
+from kafka_ordered_ops.cli.exits import end_well
 from kafka_ordered_ops.cli.options.help import LISTENING, RECORDS, Commands
 from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel, command
-from kafka_ordered_ops.cli.options.times import bound
+from kafka_ordered_ops.cli.options.times import bound, optional_span
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.arguments import as_span, shown
 from kafka_ordered_ops.core.errors import ConfigError
@@ -46,7 +45,7 @@ app = Commands(help="Hand out records to any number of workers over HTTP.")
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Where the server listens, and who may call."""
+    """The address of the server, and access to it."""
 
     bind: Annotated[
         str,
@@ -54,7 +53,7 @@ class Server:
             "--bind",
             metavar="HOST:PORT",
             rich_help_panel=LISTENING,
-            help="Address to listen on. Any other than this machine's own needs TLS, and tokens or client certificates.",
+            help="Address to listen on. An address that other machines can reach needs TLS, and tokens or client certificates.",
         ),
     ] = "127.0.0.1:8642"
     tls_cert: Annotated[
@@ -81,7 +80,7 @@ class Server:
             "--client-ca",
             metavar="FILE",
             rich_help_panel=LISTENING,
-            help="Authority, in PEM: only clients with a certificate of it can connect.",
+            help="Certificate authority, in PEM: only clients with a certificate issued by it can connect.",
         ),
     ] = None
     tokens: Annotated[
@@ -90,7 +89,7 @@ class Server:
             "--tokens",
             metavar="FILE",
             rich_help_panel=LISTENING,
-            help="File with access tokens, made by relay token. It is read again when it changes.",
+            help="File with access tokens from relay token. It is read again when it changes.",
         ),
     ] = None
     limit: Annotated[
@@ -111,7 +110,7 @@ class Server:
         return limits_of(Limits, pairs_of(self.limit))
 
     def listening(self, limits: Limits) -> Listening:
-        """Return what the options say; raises `ConfigError`."""
+        """Build the server's settings; raises `ConfigError`."""
         from kafka_ordered_ops.relay.http.server import Listening
 
         return Listening.at(
@@ -126,7 +125,7 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What is served, and how."""
+    """The records to serve, and their leases."""
 
     topic: Annotated[
         list[str],
@@ -156,7 +155,7 @@ class Served:
             "--session-timeout",
             metavar="SPAN",
             rich_help_panel=LISTENING,
-            help="After a server died, how long its partitions wait for another one.",
+            help="Time after which the partitions of a dead server move to another server.",
         ),
     ] = "PT10S"
     group_protocol: Annotated[
@@ -183,7 +182,7 @@ class Served:
             "--dead-letter-topic",
             metavar="TOPIC",
             rich_help_panel=RECORDS,
-            help="Where records go that were leased --attempts times and not acknowledged. Default: they are leased again.",
+            help="Topic for records leased --attempts times and not acknowledged. Default: lease them again.",
         ),
     ] = None
     attempts: Annotated[
@@ -192,7 +191,7 @@ class Served:
             "--attempts",
             min=1,
             rich_help_panel=RECORDS,
-            help="How often a record is leased before it goes to the dead-letter topic.",
+            help="Leases of a record before it is moved to the dead-letter topic.",
         ),
     ] = 5
     on_data_loss: Annotated[
@@ -200,12 +199,12 @@ class Served:
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do if retention removed records before they were read, or one cannot be decoded.",
+            help="What to do if retention removed records before they were read, or a record cannot be decoded.",
         ),
     ] = OnDataLoss.FAIL
 
     def options(self, limits: Limits) -> RelayOptions:
-        """Return what the options say; raises `ConfigError`."""
+        """Build the relay's options; raises `ConfigError`."""
         from kafka_ordered_ops.core.window.bounds import parse_bound
         from kafka_ordered_ops.relay.options import RelayOptions
 
@@ -237,7 +236,7 @@ def serve(screen: Screen, cluster: Cluster, served: Served, server: Server) -> N
     limits = server.limits()
     settings, options = cluster.reported_settings(screen), served.options(limits)
     running = RelayServer(server.listening(limits), lambda: Relay(settings, options))
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, end_well)
     if screen.as_json:
         screen.emit({"url": running.url, "topics": sorted(served.topic)})
     else:
@@ -251,13 +250,11 @@ def serve(screen: Screen, cluster: Cluster, served: Served, server: Server) -> N
 def token(
     screen: Screen,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Who uses the token.", show_default=False)
+        str, typer.Argument(metavar="NAME", help="The user of the token.", show_default=False)
     ],
     file: Annotated[
         Path,
-        typer.Option(
-            "--tokens", metavar="FILE", help="File to add it to; it is created if need be."
-        ),
+        typer.Option("--tokens", metavar="FILE", help="File for the token; created if missing."),
     ],
     topics: Annotated[
         str,
@@ -274,7 +271,7 @@ def token(
             "--groups",
             metavar="NAMES",
             show_default=False,
-            help="Client groups, as topics. The group of a window is the id of the window, unless it was given another name.",
+            help="Client groups, in the same form. The default group of a window is the window's id.",
         ),
     ],
     verbs: Annotated[
@@ -301,24 +298,24 @@ def token(
         typer.Option(
             "--expires",
             metavar="SPAN",
-            help="The token expires after this long, such as P90D. Default: never.",
+            help="Lifetime of the token, such as P90D. Default: unlimited.",
         ),
     ] = None,
 ) -> None:
-    """Make an access token, and print it once. Of two tokens of the name, the older is removed."""
+    """Create an access token and print it once. A name has at most two tokens: the oldest is removed."""
     _check_installed()
     from kafka_ordered_ops.relay.http.access import add_entry, new_token
     from kafka_ordered_ops.relay.limits import TokenLimits, limits_of, pairs_of
     from kafka_ordered_ops.relay.rights import Verb
 
-    span = None if expires is None else as_span(expires, what="expires")
+    span = optional_span("--expires", expires)
     ends = None if span is None else time.time_ns() // 1_000_000 + span // timedelta(milliseconds=1)
     try:
-        allowed = [Verb(one) for one in _listed(verbs)]
+        allowed = [Verb(verb) for verb in _listed(verbs)]
     except ValueError as error:
-        known = ", ".join(Verb)
-        raise ConfigError(f"--verbs is {shown(verbs)}: give some of {known}") from error
-    made, entry = new_token(
+        choices = ", ".join(Verb)
+        raise ConfigError(f"--verbs is {shown(verbs)}: give one or more of {choices}") from error
+    secret, entry = new_token(
         name,
         topics=_listed(topics),
         groups=_listed(groups),
@@ -328,19 +325,19 @@ def token(
     )
     removed = add_entry(file, entry)
     if screen.as_json:
-        screen.emit({"name": name, "token": made, "removed": removed})
+        screen.emit({"name": name, "token": secret, "removed": removed})
     else:
-        screen.show(made)
-    screen.say("the file has only its hash: keep the token now, it is not shown again")
+        screen.show(secret)
+    screen.say("save the token now: the file has only its hash, and the token is not shown again")
     if removed:
         screen.say(f"{removed} older token(s) of {name} were removed")
 
 
 def _listed(text: str) -> list[str]:
-    found = [one for one in re.split(r"\s*,\s*", text.strip()) if one]
-    if not found:
+    names = [name for name in re.split(r"\s*,\s*", text.strip()) if name]
+    if not names:
         raise ConfigError("an empty list: give names separated by commas")
-    return found
+    return names
 
 
 def _check_installed() -> None:
@@ -349,7 +346,3 @@ def _check_installed() -> None:
         raise ConfigError(
             f"the relay needs {', '.join(missing)}: run pip install 'kafka-ordered-ops[relay]'"
         )
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise typer.Exit(ExitCode.DONE)

@@ -22,11 +22,10 @@ from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window, default_window_id
-from kafka_ordered_ops.hosting.held_text import held_texts
-from kafka_ordered_ops.output.filesystem import normal_root
-from kafka_ordered_ops.output.writing.staged_output import output_of
-from kafka_ordered_ops.spec.table import table_of
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.window_id import default_window_id
+from kafka_ordered_ops.delivery.summary import held_texts
+from kafka_ordered_ops.delivery.verdict import check_same_output, delivered_again
 from kafka_ordered_ops.windows import Delivery, Policy
 
 #: Windows of a series that are named individually.
@@ -37,7 +36,7 @@ _NAMED_MAX: Final = 10
 class Delivered:
     """Windows before and after a delivery."""
 
-    asked: Sequence[str]
+    window_ids: Sequence[str]
     #: As planned or resumed, before the delivery.
     before: Sequence[WindowPlan]
     after: Sequence[Delivery]
@@ -60,18 +59,24 @@ def deliver(
     sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id, questions)
     with (
-        sink.opened() as found,
+        sink.opened() as find_output,
         connection.open(screen) as windows,
         screen.progress("planning"),
     ):
-        plans = windows.plan_many(questions, window_ids, policy, place=sink.publishes_to)
+        plans = delivered_again(
+            windows,
+            windows.plan_many(questions, window_ids, policy, place=sink.publishes_to),
+            policy.on_covered,
+        )
         writer = sink.writer(windows.settings, screen)
-        after = windows.deliver_many(plans, writer, found)
-        asked = [
+        after = windows.deliver_many(plans, writer, find_output)
+        for delivery in after:
+            check_same_output(delivery, sink.destination)
+        requested = [
             name or default_window_id(windows.group_id, question)
             for question, name in zip(questions, window_ids, strict=True)
         ]
-        return Delivered(asked, plans, after, windows.state())
+        return Delivered(requested, plans, after, windows.state())
 
 
 def report_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
@@ -83,9 +88,9 @@ def report_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
         screen.emit(delivery_json(after.record, state=delivered.state, ran=after.ran))
         return
     screen.show(delivery_text(after.record))
-    say_replacement(screen, delivered.asked[0], before)
+    say_replacement(screen, delivered.window_ids[0], before)
     say_notes(screen, [before])
-    screen.say(_outcome(before, after, sink.place))
+    screen.say(_outcome(before, after))
 
 
 def report_many(screen: Screen, delivered: Delivered) -> None:
@@ -93,15 +98,16 @@ def report_many(screen: Screen, delivered: Delivered) -> None:
     say_covered(screen, delivered)
     if screen.as_json:
         say_held(screen, delivered.before)
-        found = [
-            delivery_json(one.record, state=delivered.state, ran=one.ran) for one in delivered.after
+        windows = [
+            delivery_json(delivery.record, state=delivered.state, ran=delivery.ran)
+            for delivery in delivered.after
         ]
-        screen.emit({"windows": found})
+        screen.emit({"windows": windows})
         return
-    records = [one.record for one in delivered.after]
+    records = [delivery.record for delivery in delivered.after]
     screen.show(deliveries_table(records), outputs_text(records))
-    for asked, plan in zip(delivered.asked, delivered.before, strict=True):
-        say_replacement(screen, asked, plan)
+    for window_id, plan in zip(delivered.window_ids, delivered.before, strict=True):
+        say_replacement(screen, window_id, plan)
     say_notes(screen, delivered.before)
     screen.say(_outcomes(delivered))
 
@@ -109,19 +115,20 @@ def report_many(screen: Screen, delivered: Delivered) -> None:
 def say_covered(screen: Screen, delivered: Delivered) -> None:
     """Report covered windows: nothing was delivered for them."""
     covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
-    for plan in covered[:_NAMED_MAX]:
-        screen.say(f"warning: {covered_text(plan)}. This command delivered none of them")
-    if (more := len(covered) - _NAMED_MAX) > 0:
-        screen.say(f"warning: and {more:,} more windows are covered")
+    texts = [f"{covered_text(plan)}. This command delivered none of them" for plan in covered]
+    _warn(screen, texts, "are covered")
 
 
 def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     """Report open windows that hold records of these windows' times."""
-    held = held_texts(plans)
-    for text in held[:_NAMED_MAX]:
+    _warn(screen, held_texts(plans), "miss records that open windows hold")
+
+
+def _warn(screen: Screen, texts: Sequence[str], predicate: str) -> None:
+    for text in texts[:_NAMED_MAX]:
         screen.say(f"warning: {text}")
-    if (more := len(held) - _NAMED_MAX) > 0:
-        screen.say(f"warning: and {more:,} more windows miss records that open windows hold")
+    if (more := len(texts) - _NAMED_MAX) > 0:
+        screen.say(f"warning: and {more:,} more windows {predicate}")
 
 
 def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
@@ -132,10 +139,12 @@ def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
     )
 
 
-def say_replacement(screen: Screen, asked: str, plan: WindowPlan) -> None:
-    """Report that the plan is of another window, which holds the records of the one asked for."""
-    if plan.window_id != asked:
-        screen.say(f"note: window {asked} is covered: window {plan.window_id} holds its records")
+def say_replacement(screen: Screen, window_id: str, plan: WindowPlan) -> None:
+    """Report that another window holds the records of the requested one."""
+    if plan.window_id != window_id:
+        screen.say(
+            f"note: window {window_id} is covered: window {plan.window_id} holds its records"
+        )
 
 
 def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
@@ -145,15 +154,15 @@ def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     say_held(screen, plans)
     around = list(dict.fromkeys(name for plan in plans for name in plan.stepped_around))
     if around:
-        shown = ", ".join(around[:5])
+        names = ", ".join(around[:5])
         screen.say(
-            f"note: {len(around)} open windows keep their offsets ({shown}): finish or abandon them"
+            f"note: {len(around)} open windows keep their offsets ({names}): finish or abandon them"
         )
 
 
-def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
+def _outcome(before: WindowPlan, delivery: Delivery) -> str:
     """Describe what this call did."""
-    name, output = f"window {before.window_id}", output_of(delivery.record.result, delivery.plan)
+    name = f"window {before.window_id}"
     if before.content is PlanContent.COVERED:
         return f"{covered_text(before)}; nothing was written"
     if delivery.ran:
@@ -163,12 +172,7 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
         WindowStatus.COMMITTED: "was committed by an earlier attempt, and is now published",
     }.get(before.status, "is already published; nothing was done")
     if delivery.shown_again:
-        outcome = (
-            "was not visible to readers; what an earlier attempt had written is published again"
-        )
-    root = table_of(delivery.record.result) if output is None else output.root
-    if root is not None and root not in (asked, normal_root(asked)):
-        return f"{name} {outcome}: in {root}, not in {asked} (windows replay writes it elsewhere)"
+        outcome = "was not visible to readers; the output of an earlier attempt is published again"
     return f"{name} {outcome}"
 
 
@@ -189,5 +193,5 @@ def _outcomes(delivered: Delivered) -> str:
         else:
             is_done = before.status is WindowStatus.PUBLISHED and not after.shown_again
             by_outcome[done if is_done else finished] += 1
-    counts = ", ".join(f"{count:,} {what}" for what, count in by_outcome.items() if count)
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in by_outcome.items() if count)
     return f"{windows_text(len(delivered.after))}: {counts}"

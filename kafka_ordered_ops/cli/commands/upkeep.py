@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.options.options import Connection, command
+from kafka_ordered_ops.cli.options.options import Connection, DryRun, Root, command
 from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.arguments import as_span, first_of
@@ -33,11 +33,11 @@ Example, after a fail-over to another cluster:
   kafka-ordered-ops windows adopt-output -b standby:9092 -g hourly /lake/orders"""
 
 RESTORE_RECORD_EXAMPLES: Final = """\b
-Examples, with the offset that the error names:
+Examples, with the offset that the error reports:
   kafka-ordered-ops windows restore-record -b localhost:9092 -g hourly 4711 --dry-run
   kafka-ordered-ops windows restore-record -b localhost:9092 -g hourly 4711"""
 
-#: Windows named to people; the JSON has all of them.
+#: Windows listed for people; --json has all.
 _NAMED_MAX: Final = 20
 
 
@@ -47,11 +47,11 @@ def gaps(screen: Screen, connection: Connection) -> None:
     from kafka_ordered_ops.cli.show.tables import gaps_table
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        found = windows.gaps()
+        gap_list = windows.gaps()
     if screen.as_json:
-        screen.emit({"group": connection.group_id, "gaps": [gap.to_json() for gap in found]})
-    elif found:
-        screen.show(gaps_table(found))
+        screen.emit({"group": connection.group_id, "gaps": [gap.to_json() for gap in gap_list]})
+    elif gap_list:
+        screen.show(gaps_table(gap_list))
         screen.say("run windows sweep to deliver the records in these gaps")
     else:
         screen.say(f"group {connection.group_id} has no gaps")
@@ -61,9 +61,7 @@ def gaps(screen: Screen, connection: Connection) -> None:
 def adopt(
     screen: Screen,
     connection: Connection,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the changes without making them.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Accept offsets committed by other tools. Also accepts a recreated topic and a truncated log."""
     from kafka_ordered_ops.cli.show.tables import adoption_table
@@ -88,16 +86,9 @@ def adopt_output(
     screen: Screen,
     connection: Connection,
     storage: Storage,
-    root: Annotated[
-        str,
-        typer.Argument(
-            metavar="ROOT",
-            help="The folder or prefix that windows were written to.",
-            show_default=False,
-        ),
-    ],
+    root: Root,
 ) -> None:
-    """Let this cluster's ledger publish below ROOT, which belongs to another one. Published windows stay as they are."""
+    """Let this cluster's ledger publish below ROOT, which belongs to another ledger. Published windows stay as they are."""
     from kafka_ordered_ops.output.places import adopt_root
 
     storage.hide_options(screen)
@@ -110,7 +101,7 @@ def adopt_output(
         screen.say(f"{root} belongs to no other ledger: nothing was changed")
     else:
         screen.say(
-            f"{root} belongs to ledger {ledger_id} now, and to {former} no more. What is published stays, and is never replaced"
+            f"{root} belongs to ledger {ledger_id} now, no longer to {former}. Published windows stay and are never replaced"
         )
 
 
@@ -123,28 +114,26 @@ def restore_record(
         typer.Argument(
             metavar="OFFSET",
             min=0,
-            help="The offset of the record in the ledger, as the error about it names it.",
+            help="The record's offset in the ledger, as the error reports it.",
             show_default=False,
         ),
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the change without making it.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Put back what was in the ledger before another program wrote over it. Only for a record that cannot be read."""
+    """Restore a record of the ledger that another program overwrote. Only for a record that cannot be read."""
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         restored = windows.restore_record(offset, dry_run=dry_run)
     if screen.as_json:
         screen.emit({"dry_run": dry_run, **restored.to_json()})
         return
-    named = f"the {restored.kind} record {restored.name!r} of group {restored.group_id}"
+    subject = f"the {restored.kind} record {restored.name!r} of group {restored.group_id}"
     if restored.restored_from is None:
         screen.say(
-            f"{named} at offset {offset}: the ledger has no readable one before it, and it is removed"
+            f"{subject} at offset {offset}: the ledger has no earlier readable version, and the record is removed"
         )
     else:
         screen.say(
-            f"{named} at offset {offset} is replaced by the one from offset {restored.restored_from}"
+            f"{subject} at offset {offset} is replaced by the version at offset {restored.restored_from}"
         )
     screen.say("nothing was changed" if dry_run else "restored")
 
@@ -187,5 +176,5 @@ def _say_windows(screen: Screen, adoption: Adoption) -> None:
         (adoption.abandoned, "abandoned, of a topic that is gone"),
     ):
         if names:
-            shown = first_of(names, _NAMED_MAX)
-            screen.say(f"{windows_text(len(names))} {what}: {shown}")
+            listing = first_of(names, _NAMED_MAX)
+            screen.say(f"{windows_text(len(names))} {what}: {listing}")

@@ -12,7 +12,6 @@ import typer
 from kafka_ordered_ops.cli.commands import plot, upkeep
 from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import (
-    Claiming,
     Connection,
     WindowId,
     WindowIdOption,
@@ -77,7 +76,7 @@ def list_windows(
         bool,
         typer.Option(
             "--open",
-            help="Show only windows that readers do not have yet: not committed, or not published.",
+            help="Show only windows that readers cannot see yet: not committed, or not published.",
         ),
     ] = False,
     limit: Annotated[
@@ -90,31 +89,32 @@ def list_windows(
     from kafka_ordered_ops.core.group.checks import unpublished_text
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        found = windows.summaries(limit=None if only_open else limit)
+        summaries = windows.summaries(limit=None if only_open else limit)
     if only_open:
-        left = found.left()
-        found = replace(found, windows=left if limit is None else left[-limit:])
+        remaining = summaries.left()
+        summaries = replace(summaries, windows=remaining if limit is None else remaining[-limit:])
     now_ms = _now_ms()
     if screen.as_json:
         facts = [
-            summary_facts(connection.group_id, one, now_ms=now_ms)
-            | {"unpublished": one.window_id in found.unpublished}
-            for one in found.windows
+            summary_facts(connection.group_id, summary, now_ms=now_ms)
+            | {"unpublished": summary.window_id in summaries.unpublished}
+            for summary in summaries.windows
         ]
         wrong = [
-            {"window_id": name, "error": error.message} for name, error in found.unreadable.items()
+            {"window_id": name, "error": error.message}
+            for name, error in summaries.unreadable.items()
         ]
         screen.emit({"group": connection.group_id, "windows": facts, "unreadable": wrong})
         return
-    if found.windows or found.unreadable:
-        screen.show(windows_table(connection.group_id, found, now_ms=now_ms))
+    if summaries.windows or summaries.unreadable:
+        screen.show(windows_table(connection.group_id, summaries, now_ms=now_ms))
     else:
         screen.say(f"group {connection.group_id} has no {'open ' if only_open else ''}windows")
-    if found.unpublished:
+    if summaries.unpublished:
         screen.say(
-            f"the group has {unpublished_text(sorted(found.unpublished))}. A run with the same output publishes it"
+            f"the group has {unpublished_text(sorted(summaries.unpublished))}. A run with the same output publishes it"
         )
-    for error in found.unreadable.values():
+    for error in summaries.unreadable.values():
         screen.say(error.message)
 
 
@@ -128,8 +128,8 @@ def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> 
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         record, state = windows.show(window_id), windows.state()
-        kept = windows.processed(record.plan) if record.status.is_open else {}
-    processed = sum(offsets.count for offsets in kept.values()) or None
+        done_offsets = windows.processed(record.plan) if record.status.is_open else {}
+    processed = sum(offsets.count for offsets in done_offsets.values()) or None
     now_ms = _now_ms()
     if screen.as_json:
         screen.emit(record_json(record, state=state, processed=processed, now_ms=now_ms))
@@ -144,7 +144,7 @@ def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> 
 @command
 def plan_window(
     screen: Screen,
-    connection: Claiming,
+    connection: Connection,
     question: Question,
     policies: Policies,
     window_id: WindowIdOption = None,
@@ -153,10 +153,9 @@ def plan_window(
     from kafka_ordered_ops.cli.commands.running import say_notes, say_replacement
     from kafka_ordered_ops.cli.show.facts import plan_json
     from kafka_ordered_ops.cli.show.tables import plan_table
-    from kafka_ordered_ops.core.window.window import default_window_id
+    from kafka_ordered_ops.core.window.window_id import default_window_id
 
-    spec = question.spec(connection.group_id, policies)
-    window, policy = question.window(spec), policies.policy(spec)
+    window, policy = question.window(), policies.policy()
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.plan(window, window_id, policy)
         state = windows.state()
@@ -173,7 +172,7 @@ def plan_window(
 @command
 def sweep(
     screen: Screen,
-    connection: Claiming,
+    connection: Connection,
     question: SweepQuestion,
     policies: Policies,
     sink: Sink,
@@ -182,8 +181,7 @@ def sweep(
     """Deliver records outside all intervals. Works like run."""
     from kafka_ordered_ops.cli.commands.running import deliver, end_of, report_one
 
-    spec = question.spec(connection.group_id, policies)
-    window, policy = question.window(spec), policies.policy(spec)
+    window, policy = question.window(), policies.policy()
     delivered = deliver(screen, connection, sink, [window], [window_id], policy)
     report_one(screen, sink, delivered)
     raise typer.Exit(end_of(delivered, policies))
@@ -193,16 +191,16 @@ def sweep(
 @command
 def commit_window(
     screen: Screen,
-    connection: Claiming,
+    connection: Connection,
     storage: Storage,
     window_id: WindowId,
     root: WrittenTo = None,
 ) -> None:
-    """Commit a window after your own job has read it. With --output, publish what a job has written there."""
+    """Commit a window after your own job has read it. With --output, publish the job's output there."""
     storage.hide_options(screen)
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
-        # Output of a `run` is published too: no reader sees it before.
+        # The output of a `run` is published too: readers do not see it before.
         staged = _written_output(record, root, storage.storage_options)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
@@ -225,7 +223,7 @@ def abandon_window(
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
-        # After the ledger: attempts to commit this output are refused by then.
+        # After the ledger, which refuses commits of this output from then on.
         reported = list(record.parts.results.values()) if record.parts else []
         output = output_of(record.result, record.plan) or output_of(
             {"parts": reported}, record.plan
@@ -236,7 +234,7 @@ def abandon_window(
                 replace(newest, attempt=attempt).discard()
         elif output is not None:
             screen.say(
-                f"note: its hidden output below {output.root} stays: `clean` removes it, or name it with --output"
+                f"note: its hidden output below {output.root} stays: `clean` removes it, or give its folder as --output"
             )
     _end(screen, connection, record)
 
@@ -247,7 +245,7 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
     """Read a committed window again into another folder or table. Commits nothing."""
     from kafka_ordered_ops.cli.show.facts import delivery_json
     from kafka_ordered_ops.core.group.group_state import WindowRecord
-    from kafka_ordered_ops.hosting.summary import window_summary
+    from kafka_ordered_ops.delivery.summary import window_summary
 
     sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id)
@@ -281,7 +279,7 @@ def _written_output(
     from kafka_ordered_ops.core.errors import ConfigError, SinkError
     from kafka_ordered_ops.core.types import WindowStatus
     from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
-    from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+    from kafka_ordered_ops.spec.job_outputs import check_parts_alike
     from kafka_ordered_ops.spec.table import table_of
 
     if record.status is not WindowStatus.WRITTEN:
@@ -289,26 +287,25 @@ def _written_output(
     if (table := table_of(record.result)) is not None:
         raise ConfigError(
             f"window {record.plan.window_id} of group {record.plan.group_id} was written to the table {table}, and a commit "
-            "alone would not show its rows: run the window again, with the same --table. It commits and publishes what is "
-            "staged"
+            "alone would not show its rows: run the window again, with the same --table, to commit and publish the staged rows"
         )
     check_parts_alike(record.plan, record.result)
     output = output_of(record.result, record.plan)
     if output is not None and root is None:
-        # The ledger is a hint: what is touched is what the caller names.
+        # The ledger is only a hint: this command touches the folder that the caller gives.
         raise ConfigError(
-            f"window {record.plan.window_id} of group {record.plan.group_id} was written below {output.root}: name this root with "
+            f"window {record.plan.window_id} of group {record.plan.group_id} was written below {output.root}: give this root as "
             "--output, to publish it after the commit"
         )
     # For a split window this joins the parts.
-    found = StagedOutput.found(record.result or {}, storage_options, root=root)
-    if output is not None and found is None:
+    staged = StagedOutput.found(record.result or {}, storage_options, root=root)
+    if output is not None and staged is None:
         raise SinkError(
             f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, "
             "which is gone: a commit would lose its records. Run the window again, or abandon it",
             window_id=record.plan.window_id,
         )
-    return found
+    return staged
 
 
 def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:

@@ -20,8 +20,8 @@ def main(output: Path | None = None) -> int:
     """Run the whole demo; return the exit code: 0 only if every check held.
 
     Args:
-        output: the folder for its files; None: ``kafka-ordered-ops-demo`` in the current folder. Files of an earlier
-            demo are replaced; other files are refused.
+        output: the folder for its files; `None` means ``kafka-ordered-ops-demo`` in the current folder. Files of an
+            earlier demo are replaced; other files are refused.
     """
     missing = [name for name in _NEEDED if not _is_installed(name)]
     if missing:

@@ -81,7 +81,7 @@ def check_attempts(attempts: list[Attempt], story: Story) -> list[Finding]:
         finding
         for step in story.steps
         for finding in _TWISTS[step.twist](
-            [one for one in attempts if one.window_id == step.window_id], step.window_id
+            [attempt for attempt in attempts if attempt.window_id == step.window_id], step.window_id
         )
     ]
 
@@ -99,16 +99,18 @@ def _check_folders(published: Published, story: Story) -> Finding:
 
 
 def _check_once(published: Published, flights: Flights) -> Finding:
-    found, counts = np.unique(published.int64("id"), return_counts=True)
-    missing = np.setdiff1d(flights.ids, found)
-    unknown = np.setdiff1d(found, flights.ids)
-    twice = found[counts > 1]
+    distinct_ids, counts = np.unique(published.int64("id"), return_counts=True)
+    missing = np.setdiff1d(flights.ids, distinct_ids)
+    unknown = np.setdiff1d(distinct_ids, flights.ids)
+    twice = distinct_ids[counts > 1]
     wrong = [
         f"{len(ids):,} {name} ({_examples(ids)})"
         for name, ids in (("missing", missing), ("more than once", twice), ("unknown", unknown))
         if len(ids)
     ]
-    detail = f"{len(published):,} records, {len(found):,} different flights of {len(flights):,}"
+    detail = (
+        f"{len(published):,} records, {len(distinct_ids):,} different flights of {len(flights):,}"
+    )
     return Finding("each flight exactly once", not wrong, "; ".join([detail, *wrong]))
 
 
@@ -117,30 +119,30 @@ def _check_matched(published: Published, flights: Flights, story: Story) -> Iter
     by_id = np.argsort(flights.ids)
     ids = published.int64("id")
     places = np.searchsorted(flights.ids[by_id], ids)
-    known = places < len(flights)
-    places = by_id[np.where(known, places, 0)] if len(flights) else np.zeros(len(ids), np.int64)
-    known &= flights.ids[places] == ids if len(flights) else False
-    places = places[known]
+    matches = places < len(flights)
+    places = by_id[np.where(matches, places, 0)] if len(flights) else np.zeros(len(ids), np.int64)
+    matches &= flights.ids[places] == ids if len(flights) else False
+    places = places[matches]
 
     def compare(what: str, right: BoolArray, detail: str = "") -> Finding:
-        wrong = ids[known][~right]
+        wrong = ids[matches][~right]
         numbers = f"{int(right.sum()):,} of {len(published):,}"
         examples = f"; wrong: {_examples(wrong)}" if len(wrong) else ""
-        return Finding(what, bool(right.all()) and bool(known.all()), numbers + detail + examples)
+        return Finding(what, bool(right.all()) and bool(matches.all()), numbers + detail + examples)
 
-    window = published.int64("window")[known]
+    window = published.int64("window")[matches]
     yield compare("in the right window", window == story.window_of(flights)[places])
     late = story.late_of(flights)[places]
     yield compare(
         "late exactly as in the source",
-        published.bools("late")[known] == late,
+        published.bools("late")[matches] == late,
         f", {int(late.sum()):,} of them late",
     )
-    same = published.int64("timestamp")[known] == flights.scheduled_ms[places]
+    same = published.int64("timestamp")[matches] == flights.scheduled_ms[places]
     for name in ("flight", "delay_min"):
-        same &= published.int64(name)[known] == flights.int64(name)[places]
+        same &= published.int64(name)[matches] == flights.int64(name)[places]
     for name in ("carrier", "tailnum", "origin", "dest"):
-        ours = published.table[name].to_numpy()[known]
+        ours = published.table[name].to_numpy()[matches]
         same &= ours == flights.table[name].to_numpy()[places]
     yield compare("with the values of the source", same)
 
@@ -178,16 +180,16 @@ def _check_twice(attempts: list[Attempt], window_id: str) -> list[Finding]:
     return [
         Finding(
             f"window {window_id}, run again, did nothing the second time",
-            [one.ran for one in attempts] == [True, False]
+            [attempt.ran for attempt in attempts] == [True, False]
             and attempts[0].attempt == attempts[1].attempt,
-            f"{len(attempts)} runs, {sum(one.ran for one in attempts)} of them with work",
+            f"{len(attempts)} runs, {sum(attempt.ran for attempt in attempts)} of them with work",
         )
     ]
 
 
 def _examples(ids: Int64Array) -> str:
-    shown = ", ".join(f"id {number}" for number in ids[:_EXAMPLES])
-    return f"{shown}, ..." if len(ids) > _EXAMPLES else shown
+    examples = ", ".join(f"id {number}" for number in ids[:_EXAMPLES])
+    return f"{examples}, ..." if len(ids) > _EXAMPLES else examples
 
 
 _TWISTS: Final[Mapping[Twist, Callable[[list[Attempt], str], list[Finding]]]] = {

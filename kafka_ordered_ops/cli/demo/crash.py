@@ -15,7 +15,6 @@ from typing import Final
 from kafka_ordered_ops.cli.demo.job import FLIGHTS_FOLDER, run_window, start_spark
 from kafka_ordered_ops.cli.demo.story import GROUP, Step
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -37,7 +36,7 @@ def kill_halfway(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
         SinkError: the process ended by itself, or wrote nothing in time.
     """
     control = Path(control_folder(str(folder / FLIGHTS_FOLDER)))
-    stage = control / "stage" / safe_name(step.window_id)
+    stage = control / "stage" / step.window_id
     command = [sys.executable, "-m", __name__, bootstrap, str(folder)]
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(log, flags, 0o600), "wb") as output:

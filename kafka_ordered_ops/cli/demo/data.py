@@ -137,20 +137,20 @@ def read_source() -> pa.Table:
 
 def departed(source: pa.Table) -> Flights:
     """Return the departed flights in order of departure; at equal times in the source's order."""
-    left = source.filter(pc.is_valid(source["dep_delay"]))
-    hour_s = left["time_hour"].cast(pa.int64()).to_numpy()
-    delay_min = left["dep_delay"].to_numpy().astype(np.int64)
-    scheduled_ms = hour_s * 1000 + left["minute"].to_numpy() * _MINUTE_MS
+    departures = source.filter(pc.is_valid(source["dep_delay"]))
+    hour_s = departures["time_hour"].cast(pa.int64()).to_numpy()
+    delay_min = departures["dep_delay"].to_numpy().astype(np.int64)
+    scheduled_ms = hour_s * 1000 + departures["minute"].to_numpy() * _MINUTE_MS
     departed_ms = scheduled_ms + delay_min * _MINUTE_MS
-    kept = left.select(["id", "carrier", "flight", "tailnum", "origin", "dest"])
+    table = departures.select(["id", "carrier", "flight", "tailnum", "origin", "dest"])
     for name, column in (
         ("scheduled_ms", scheduled_ms),
         ("delay_min", delay_min),
         ("departed_ms", departed_ms),
     ):
-        kept = kept.append_column(name, pa.array(column))
+        table = table.append_column(name, pa.array(column))
     order = np.argsort(departed_ms, kind="stable")
-    return Flights(kept.take(order).combine_chunks())
+    return Flights(table.take(order).combine_chunks())
 
 
 def read_flights() -> Flights:

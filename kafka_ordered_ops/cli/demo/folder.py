@@ -1,4 +1,4 @@
-"""The demo's output folder: recreated, or taken over from an earlier demo, never anybody else's."""
+"""The demo's output folder: empty, or from an earlier demo. A folder with other files is refused."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def prepare_folder(folder: Path) -> Path:
         others = sorted({path.name for path in folder.iterdir()} - {*_OURS, MARKER_NAME})
         earlier = (folder / MARKER_NAME).is_file()
         if others or (not earlier and any(folder.iterdir())):
-            shown = others[0] if others else next(folder.iterdir()).name
+            example = others[0] if others else next(folder.iterdir()).name
             raise ConfigError(
-                f"{folder} holds {shown}, which no demo wrote: choose an empty folder, or one that does not exist"
+                f"{folder} holds {example}, which no demo wrote: choose an empty folder, or one that does not exist"
             )
         (folder / MARKER_NAME).touch()
         for name in _OURS:

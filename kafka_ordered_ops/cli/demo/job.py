@@ -12,7 +12,7 @@ from typing import Any, Final
 from kafka_ordered_ops.cli.demo.story import TOPIC, Step
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded.java import java_home_for_spark
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX
 from kafka_ordered_ops.output.writing.staged_output import StagedOutput
@@ -26,7 +26,7 @@ FLIGHTS_FOLDER: Final = "flights"
 DELAYS_FOLDER: Final = "delays"
 
 #: Called with a line for each phase.
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 _VALUE: Final = (
     "id bigint, carrier string, flight int, origin string, dest string, sched bigint, delay int"
@@ -59,16 +59,16 @@ def start_spark() -> Any:
 
 
 def run_window(
-    spark: Any, windows: OrderedWindows, step: Step, folder: Path, tell: Tell = lambda _: None
+    spark: Any, windows: OrderedWindows, step: Step, folder: Path, report: Report = lambda _: None
 ) -> Delivery:
     """Complete one window; a repeated call does only the remaining work."""
-    tell("planning")
+    report("planning")
     plan = windows.plan(Window([TOPIC], step.cutoff, starting_offsets=Earliest()), step.window_id)
 
     def write(plan: WindowPlan) -> StagedOutput:
-        tell(f"Spark reads and writes {plan.offsets:,} records")
+        report(f"Spark reads and writes {plan.offsets:,} records")
         staged = _write(spark, windows, plan, folder)
-        tell("committing")
+        report("committing")
         return staged
 
     return windows.deliver(plan, write, StagedOutput.found)
@@ -82,7 +82,7 @@ def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) 
     staged = write_window(flights, folder / FLIGHTS_FOLDER, plan, ordered=False)
     # From the stage, so that Kafka is read once.
     spark.read.parquet(staged.stage_uri).createOrReplaceTempView("demo_departures")
-    delays = folder / DELAYS_FOLDER / f"{WINDOW_PREFIX}{folder_name(plan.window_id, plan.window)}"
+    delays = folder / DELAYS_FOLDER / f"{WINDOW_PREFIX}{plan.window_id}"
     # A retry overwrites it with the same. Only the flights use stage, commit and publish.
     spark.sql(_DELAYS).coalesce(1).write.mode("overwrite").parquet(str(delays))
     return staged

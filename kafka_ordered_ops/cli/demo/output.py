@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_ordered_ops.cli.demo.data import Int64Array
-from kafka_ordered_ops.cli.demo.story import TOPIC, BoolArray, Step, Story
-from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.cli.demo.story import BoolArray, Step, Story
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX
 
 _COLUMNS: Final[dict[str, pa.DataType]] = {
@@ -63,19 +62,19 @@ class Published:
         partition, offset, stamp = (self.int64(n) for n in ("partition", "offset", "timestamp"))
         cutoffs = np.array([step.cutoff_ms for step in story.steps], dtype=np.int64)
         cutoff = cutoffs[self.int64("window")]
-        found = np.zeros(len(self), dtype=np.bool_)
+        mask = np.zeros(len(self), dtype=np.bool_)
         for number in np.unique(partition):
             places = np.flatnonzero(partition == number)
             places = places[np.argsort(offset[places])]
             highest = np.maximum.accumulate(stamp[places])
             # A record stamped before its cutoff is not itself the one past it.
-            found[places] = (highest >= cutoff[places]) & (stamp[places] < cutoff[places])
-        return found
+            mask[places] = (highest >= cutoff[places]) & (stamp[places] < cutoff[places])
+        return mask
 
 
 def window_folder(root: Path, step: Step) -> Path:
     """Return where readers find a step's window."""
-    return root / f"{WINDOW_PREFIX}{folder_name(step.window_id, Window([TOPIC], step.cutoff))}"
+    return root / f"{WINDOW_PREFIX}{step.window_id}"
 
 
 def read_published(root: Path, story: Story) -> Published:
@@ -83,11 +82,11 @@ def read_published(root: Path, story: Story) -> Published:
     folders = [window_folder(root, step) for step in story.steps]
     tables = [_read_window(folder, n) for n, folder in enumerate(folders) if folder.is_dir()]
     there = {path.name for path in root.glob(f"{WINDOW_PREFIX}*")}
-    wanted = {folder.name for folder in folders}
+    expected = {folder.name for folder in folders}
     return Published(
         table=pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks(),
-        missing=tuple(sorted(wanted - there)),
-        unexpected=tuple(sorted(there - wanted)),
+        missing=tuple(sorted(expected - there)),
+        unexpected=tuple(sorted(there - expected)),
     )
 
 

@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import time_ms
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.hosting.plots import COLOURS, Records, Row, rows_plot
+from kafka_ordered_ops.delivery.plots import COLOURS, Records, Row, rows_plot
 
 #: For a README at its full width on a sharp screen.
 _WIDTH_INCHES: Final = 13.0
@@ -69,7 +69,7 @@ def _liveliest(
 ) -> tuple[int, TopicPartition]:
     """Return the daily window and the partition with the most out-of-order and late records."""
 
-    def seen(place: int, tp: TopicPartition) -> tuple[int, int]:
+    def rank(place: int, tp: TopicPartition) -> tuple[int, int]:
         offsets, stamps_ms = records[tp].offsets, records[tp].timestamps_ms
         part, after = ({part.tp: part for part in plan} for plan in plans[place : place + 2])
         if tp not in part or tp not in after:
@@ -80,12 +80,12 @@ def _liveliest(
         return min(out_of_order, int(late.sum())), out_of_order + int(late.sum())
 
     return max(
-        ((k, tp) for k in range(1, len(plans) - 2) for tp in records), key=lambda at: seen(*at)
+        ((k, tp) for k in range(1, len(plans) - 2) for tp in records), key=lambda at: rank(*at)
     )
 
 
 def _offsets_near(records: Records, cutoff: datetime) -> tuple[int, int] | None:
-    """Return the offsets of the records around a cutoff; None if there are none."""
+    """Return the offsets of the records around a cutoff; `None` without records."""
     low, high = _between(cutoff - _BEFORE, cutoff + _AFTER)
     near = records.offsets[(records.timestamps_ms >= low) & (records.timestamps_ms < high)]
     return (int(near.min()), int(near.max()) + 1) if near.size else None

@@ -45,7 +45,7 @@ def window_rows(
     records = np.bincount(window, minlength=count)
     out_of_order = np.bincount(window[published.out_of_order(story)], minlength=count)
     late = np.bincount(window[published.bools("late")], minlength=count)
-    last = {one.window_id: one for one in attempts}
+    last = {attempt.window_id: attempt for attempt in attempts}
     return [
         WindowRow(
             window_id=step.window_id,

@@ -102,10 +102,12 @@ class Demo:
     def _kill(self, bootstrap: str, windows: OrderedWindows, step: Step) -> None:
         self.screen.phase(f"window {step.window_id}: a process that will be killed")
         started = time.monotonic()
-        left = kill_halfway(bootstrap, step, self.folder, self.folder / folders.CRASH_LOG_NAME)
+        file_count = kill_halfway(
+            bootstrap, step, self.folder, self.folder / folders.CRASH_LOG_NAME
+        )
         self.screen.say(
             f"{step.window_id}: killed (SIGKILL) after {time.monotonic() - started:.1f} s, halfway: "
-            f"{left} {'file' if left == 1 else 'files'} in its hidden stage, and its status is "
+            f"{file_count} {'file' if file_count == 1 else 'files'} in its hidden stage, and its status is "
             f"{windows.show(step.window_id).status}"
         )
 

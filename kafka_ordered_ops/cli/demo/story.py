@@ -25,7 +25,7 @@ GROUP: Final = "new-york-departures"
 #: enough that some are missing and become late records of the next window.
 PLANNED_AFTER: Final = timedelta(minutes=30)
 
-#: The last window waits for everybody: the longest delay of the year is 1,301 minutes.
+#: The last window waits for all flights: the longest delay of the year is 1,301 minutes.
 LAST_PLANNED_AFTER: Final = timedelta(days=1)
 
 BLIZZARD_START: Final = datetime(2013, 2, 4, tzinfo=UTC)

@@ -41,10 +41,10 @@ class _Sectioned(TyperCommand):
                 kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
                 name = getattr(parameter, "rich_help_panel", None) or kind
                 rows.setdefault(name, []).append(row)
-        for name, found in rows.items():
-            if found:
+        for name, entries in rows.items():
+            if entries:
                 with formatter.section(name):
-                    formatter.write_dl(found)
+                    formatter.write_dl(entries)
 
 
 class _Group(TyperGroup):
@@ -52,26 +52,26 @@ class _Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options before the command; those added by typer, such as completion, have no default."""
-        found = super().get_params(ctx)
-        for one in found:
-            if getattr(one, "is_flag", False) and one.default is None:
-                one.default = False
-        return found
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters
 
 
 class Commands(typer.Typer):
     """Commands with plain help in sections."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(
             cls=_Group,
             no_args_is_help=True,
             rich_markup_mode=None,
             # Its tracebacks show the values of variables, which may be passwords.
             pretty_exceptions_enable=False,
-            **given,
+            **options,
         )
 
-    def command(self, name: str | None = None, **given: Any) -> Callable[[Any], Any]:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Add a command; see `typer.Typer.command`."""
-        return super().command(name, **{"cls": _Sectioned, **given})
+        return super().command(name, **{"cls": _Sectioned, **options})

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from kafka_ordered_ops.cli.options import times
-from kafka_ordered_ops.cli.options.help import CLUSTER, MESSAGES, OTHERS, RECORDS
-from kafka_ordered_ops.cli.options.profile import kept_option, use_profile
+from kafka_ordered_ops.cli.options.help import CLUSTER, MESSAGES, RECORDS
+from kafka_ordered_ops.cli.options.pairs import pairs_of
+from kafka_ordered_ops.cli.options.profile import profile_option, use_profile
 from kafka_ordered_ops.cli.options.times import moment
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
+from kafka_ordered_ops.core.types import Isolation
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window
@@ -43,10 +44,21 @@ WindowIdOption = Annotated[
     ),
 ]
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
+
+Root = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROOT",
+        help="The folder or prefix that windows were written to.",
+        show_default=False,
+    ),
+]
+
 
 def group_option(help_text: str) -> Any:
     """Return the option that names the consumer group."""
-    return kept_option("-g", "--group", metavar="GROUP", help=help_text)
+    return profile_option("-g", "--group", metavar="GROUP", help=help_text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +67,7 @@ class Cluster:
 
     bootstrap: Annotated[
         str | None,
-        kept_option(
+        profile_option(
             "-b",
             "--bootstrap-server",
             "--bootstrap",
@@ -65,7 +77,7 @@ class Cluster:
     ] = None
     profile: Annotated[
         str | None,
-        kept_option(
+        profile_option(
             "--profile",
             metavar="NAME",
             is_eager=True,
@@ -76,7 +88,7 @@ class Cluster:
     ] = None
     config: Annotated[
         Path | None,
-        kept_option(
+        profile_option(
             "--config",
             metavar="FILE",
             rich_help_panel=CLUSTER,
@@ -94,7 +106,7 @@ class Cluster:
     ] = field(default_factory=list)
     allow_setting: Annotated[
         list[str],
-        kept_option(
+        profile_option(
             "--allow-setting",
             metavar="KEY",
             rich_help_panel=CLUSTER,
@@ -103,7 +115,7 @@ class Cluster:
     ] = field(default_factory=list)
     ledger_topic: Annotated[
         str | None,
-        kept_option(
+        profile_option(
             "--ledger-topic",
             metavar="TOPIC",
             rich_help_panel=CLUSTER,
@@ -113,7 +125,7 @@ class Cluster:
 
     @property
     def is_given(self) -> bool:
-        """Whether brokers are named, or may be."""
+        """Whether the options name brokers, or may do so in a file."""
         return self.bootstrap is not None or self.config is not None or bool(self.setting)
 
     @property
@@ -128,12 +140,12 @@ class Cluster:
         from kafka_ordered_ops.windows import ClientSettings
 
         values = {} if self.config is None else _properties(self.config)
-        values |= dict(_pair(number, text) for number, text in enumerate(self.setting, start=1))
+        values |= dict(pairs_of("-X", self.setting))
         if self.bootstrap is not None:
             values["bootstrap.servers"] = self.bootstrap
         if not values.get("bootstrap.servers"):
             raise ConfigError(
-                "no broker is named: give -b HOST:PORT, or set bootstrap.servers in --config FILE"
+                "no brokers: give -b HOST:PORT, or set bootstrap.servers in --config FILE"
             )
         return ClientSettings.from_mapping(
             values, extra_allowed=self.allow_setting, option="--allow-setting"
@@ -163,36 +175,14 @@ class Connection(Cluster):
 
     def open(self, screen: Screen) -> OrderedWindows:
         """Open the service, which reports to the screen; the caller closes it."""
-        return self._open(screen, OnForeignCommit.FAIL)
-
-    def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
         from kafka_ordered_ops.windows import OrderedWindows
 
         return OrderedWindows(
             self.reported_settings(screen),
             self.group_id,
-            on_foreign_commit=on_foreign_commit,
             progress=screen.report,
             ledger_topic=self.ledger,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claiming(Connection):
-    """A group whose progress the command changes."""
-
-    on_foreign_commit: Annotated[
-        OnForeignCommit,
-        typer.Option(
-            "--on-foreign-commit",
-            rich_help_panel=OTHERS,
-            help="What to do if another program moved the group's committed offset; adopt accepts it as progress.",
-        ),
-    ] = OnForeignCommit.FAIL
-
-    def open(self, screen: Screen) -> OrderedWindows:
-        """Open the service, which reports to the screen; the caller closes it."""
-        return self._open(screen, self.on_foreign_commit)
 
 
 #: The option ``--topic`` of commands that need one.
@@ -315,28 +305,38 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     plain = dict(inspect.signature(function).parameters)
     groups = {name: hints[name] for name in plain if dataclasses.is_dataclass(hints[name])}
     screens = [name for name in plain if hints[name] is Screen]
-    rest = [
+    own_parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
         for name, parameter in plain.items()
         if name not in groups and name not in screens
     ]
     options = [option for group in groups.values() for option in _options_of(group)]
-    parameters = [_required("ctx", typer.Context), *options, *rest, *_options_of(Reporting)]
+    parameters = [
+        _required("ctx", typer.Context),
+        *options,
+        *own_parameters,
+        *_options_of(Reporting),
+    ]
 
     @functools.wraps(function)
     def call(ctx: typer.Context, **values: Any) -> None:
-        made = {
-            name: group(**{one.name: values.pop(one.name) for one in dataclasses.fields(group)})
+        group_values = {
+            name: group(
+                **{
+                    option_field.name: values.pop(option_field.name)
+                    for option_field in dataclasses.fields(group)
+                }
+            )
             for name, group in groups.items()
         }
-        for one in dataclasses.fields(Reporting):
-            values.pop(one.name)
+        for option_field in dataclasses.fields(Reporting):
+            values.pop(option_field.name)
         times.begin()
         ctx.obj.show_logs()
-        function(**dict.fromkeys(screens, ctx.obj), **made, **values)
+        function(**dict.fromkeys(screens, ctx.obj), **group_values, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 
 
@@ -344,12 +344,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def _options_of(group: type[Any]) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(group, include_extras=True)
     options = []
-    for one in dataclasses.fields(group):
-        option = _required(one.name, hints[one.name])
-        if one.default is not dataclasses.MISSING:
-            option = option.replace(default=one.default)
-        elif one.default_factory is not dataclasses.MISSING:
-            option = option.replace(default=one.default_factory())
+    for option_field in dataclasses.fields(group):
+        option = _required(option_field.name, hints[option_field.name])
+        if option_field.default is not dataclasses.MISSING:
+            option = option.replace(default=option_field.default)
+        elif option_field.default_factory is not dataclasses.MISSING:
+            option = option.replace(default=option_field.default_factory())
         options.append(option)
     return options
 
@@ -367,11 +367,3 @@ def _properties(path: Path) -> dict[str, str]:
         # For a file that is not text, the error would show some bytes, perhaps of a secret.
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(f"cannot read client settings from {path}: {reason}") from None
-
-
-def _pair(number: int, text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        # Without the text: it may be a secret whose key was forgotten.
-        raise ConfigError(f"-X number {number} is not KEY=VALUE")
-    return key.strip(), value

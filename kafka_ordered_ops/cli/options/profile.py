@@ -19,7 +19,7 @@ _PREFIX: Final = "KAFKA_ORDERED_OPS_"
 #: The default profile, used if it exists.
 _DEFAULT: Final = "default"
 
-#: Some thousand profiles.
+#: Enough for some thousand profiles.
 _FILE_BYTES_MAX: Final = 1024 * 1024
 
 #: A table of a profile: the pairs of ``--storage-option``, by the name that they have in Python.
@@ -42,10 +42,10 @@ def variable(option: str) -> str:
     return _PREFIX + option.lstrip("-").replace("-", "_").upper()
 
 
-def kept_option(*names: str, **given: Any) -> Any:
+def profile_option(*names: str, **options: Any) -> Any:
     """Return a `typer.Option` that may be set once: by its variable, or by its key in a profile."""
-    named = next(name for name in names if name.startswith("--"))
-    return typer.Option(*names, envvar=variable(named), show_envvar=False, **given)
+    option_name = next(name for name in names if name.startswith("--"))
+    return typer.Option(*names, envvar=variable(option_name), show_envvar=False, **options)
 
 
 def use_profile(context: typer.Context, name: str | None) -> str | None:
@@ -58,12 +58,12 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
         # Completion must be fast and silent.
         return name
     path = _path()
-    found = _profile(path, name)
+    values = _profile(path, name)
     names = {variable(key): key for key in KEYS} | {variable("--storage-option"): _STORAGE}
     defaults = {
-        parameter.name: found[key]
+        parameter.name: values[key]
         for parameter in context.command.params
-        if (key := names.get(str(getattr(parameter, "envvar", None)))) in found
+        if (key := names.get(str(getattr(parameter, "envvar", None)))) in values
     }
     if isinstance(file := defaults.get("config"), str):
         # Relative to the profiles' file, wherever the command runs.
@@ -75,26 +75,26 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
 
 
 def _path() -> Path:
-    if named := os.environ.get(variable("profiles")):
-        return Path(named)
+    if explicit := os.environ.get(variable("profiles")):
+        return Path(explicit)
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "kafka-ordered-ops" / "profiles.toml"
 
 
 def _profile(path: Path, name: str | None) -> dict[str, Any]:
     profiles = _profiles(path, is_needed=name is not None)
-    found = profiles.get(name or _DEFAULT)
-    if found is None:
+    profile = profiles.get(name or _DEFAULT)
+    if profile is None:
         if name is None:
             return {}
-        known = ", ".join(sorted(profiles)) or "none"
+        choices = ", ".join(sorted(profiles)) or "none"
         raise ConfigError(
-            f"there is no profile {name!r} in {path}; it has {known}. Add a table [{name}]"
+            f"there is no profile {name!r} in {path}; it has {choices}. Add a table [{name}]"
         )
     where = f"profile {name or _DEFAULT!r} in {path}"
-    if not isinstance(found, dict):
+    if not isinstance(profile, dict):
         raise ConfigError(f"{where} is not a table: write [{name or _DEFAULT}]")
-    for key, value in found.items():
+    for key, value in profile.items():
         if key not in KEYS:
             import difflib
 
@@ -105,15 +105,15 @@ def _profile(path: Path, name: str | None) -> dict[str, Any]:
         if key == _STORAGE:
             _check_pairs(where, value)
         elif key == "allow-setting":
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                 raise ConfigError(f"{where}: {key} is a list of setting names")
         elif not isinstance(value, str):
             raise ConfigError(f"{where}: {key} is text")
-    return found
+    return profile
 
 
 def _check_pairs(where: str, value: object) -> None:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise ConfigError(
             f'{where}: {_STORAGE} is a table of texts, such as {_STORAGE}.aws_region = "eu-west-1"'
         )

@@ -1,8 +1,8 @@
-"""The windows that a command asks for, and its policies for conflicts with other windows."""
+"""The windows that a command requests, and its policies for conflicts with other windows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,18 +10,16 @@ import typer
 
 from kafka_ordered_ops.cli.options.help import OTHERS, RECORDS, SERIES
 from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
-from kafka_ordered_ops.cli.options.times import bound, moment
+from kafka_ordered_ops.cli.options.times import bounds, moment, optional_span
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
-from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
-from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnForeignCommit, OnOpenClaim
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window
-    from kafka_ordered_ops.hosting.window_spec import WindowSpec
 
-_DEFAULT: Final = Policy()
 
 #: Windows in one pass. One transaction claims all of them and must end before its timeout of 10 s. Each needs a
 #: look-up of its cutoff, a plan in memory and a folder. A day of minutes fits, and three years of days.
@@ -79,17 +77,18 @@ class Times(Topics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Looking, Topics):
+class WindowOptions(Looking, Topics):
     """Everything about windows except their times."""
 
     starting_offsets: Annotated[
-        str | None,
+        list[str],
         typer.Option(
             "--starting-offsets",
-            metavar="BOUND",
-            help="Where a new group starts: earliest, latest, committed, a time, or a span before the cutoff such as -PT1H.",
+            metavar="[TOPIC=]BOUND",
+            help="Where a new group starts: earliest, latest, committed, a time, or a span before the cutoff such as -PT1H. "
+            "Repeatable, one for each topic.",
         ),
-    ] = None
+    ] = field(default_factory=list)
     on_data_loss: Annotated[
         OnDataLoss,
         typer.Option(
@@ -99,58 +98,52 @@ class Asked(Looking, Topics):
         ),
     ] = OnDataLoss.FAIL
 
-    def spec(self, group_id: str, policies: Policies | None = None) -> WindowSpec:
-        """Build everything but the times; raises `ConfigError`."""
-        from kafka_ordered_ops.hosting.window_spec import WindowSpec
+    def template(self) -> Window:
+        """Build the window without its times; raises `ConfigError`."""
+        from kafka_ordered_ops.core.window.window import Window
 
-        policies = policies or Policies()
-        return WindowSpec(
-            topics=self.topic,
-            group_id=group_id,
-            starting_offsets=None
-            if self.starting_offsets is None
-            else bound(self.starting_offsets),
+        return Window(
+            self.topic,
+            starting_offsets=bounds(self.starting_offsets, self.topic, option="--starting-offsets"),
             max_out_of_orderness=self.out_of_orderness,
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,
-            on_open_claim=policies.on_open_claim,
-            redefine=policies.redefine,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Asked, Interval):
+class Question(WindowOptions, Interval):
     """One window."""
 
-    def window(self, spec: WindowSpec) -> Window:
+    def window(self) -> Window:
         """Build the window; raises `ConfigError`."""
         since = None if self.since is None else moment(self.since, what="since")
-        return spec.window(moment(self.cutoff, what="cutoff"), since)
+        return self.template().at(moment(self.cutoff, what="cutoff"), since)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepQuestion(Asked, Cutoff):
+class SweepQuestion(WindowOptions, Cutoff):
     """The records outside all intervals."""
 
-    def window(self, spec: WindowSpec) -> Window:
+    def window(self) -> Window:
         """Build the window; raises `ConfigError`."""
-        return replace(spec.window(moment(self.cutoff, what="cutoff"), None), sweep=True)
+        return replace(self.template().at(moment(self.cutoff, what="cutoff")), sweep=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series(Asked, Times):
+class Series(WindowOptions, Times):
     """One window, or a series."""
 
     @property
     def is_many(self) -> bool:
-        """Whether the command asks for a series, of any number of windows."""
+        """Whether the command requests a series, of any number of windows."""
         return self.every is not None
 
-    def windows(self, spec: WindowSpec) -> list[Window]:
+    def windows(self) -> list[Window]:
         """Build the windows, by time; raises `ConfigError`."""
         if self.every is not None:
-            return self._series(spec, self.every)
+            return self._series(self.every)
         if self.until is not None:
             raise ConfigError(
                 f"--until {self.until} ends a series: also give --every SPAN, or omit --until"
@@ -160,11 +153,12 @@ class Series(Asked, Times):
                 "no --cutoff is given: give one, or a series with --every and --until"
             )
         since = None if self.since is None else moment(self.since, what="since")
-        return [spec.window(moment(self.cutoff, what="cutoff"), since)]
+        return [self.template().at(moment(self.cutoff, what="cutoff"), since)]
 
-    def _series(self, spec: WindowSpec, every_text: str) -> list[Window]:
+    def _series(self, every_text: str) -> list[Window]:
         if self.until is None:
             raise ConfigError(f"--every {every_text} has no end: also give --until TIME")
+        template = self.template()
         every, until = as_span(every_text, what="every"), moment(self.until, what="until")
         if not every:
             raise ConfigError(f"--every {every_text} is zero: give a span such as PT1H or P1D")
@@ -176,14 +170,14 @@ class Series(Asked, Times):
                 )
             since = moment(self.since, what="since")
             starts = _intervals(since, until, every)
-            return [spec.window(start + every, start) for start in starts]
+            return [template.at(start + every, start) for start in starts]
         if self.cutoff is None:
             raise ConfigError(
                 f"--every {every_text} has no beginning: give --cutoff TIME, the first cutoff; or --since TIME, the start "
                 "of the first interval"
             )
         return [
-            spec.window(cutoff, None)
+            template.at(cutoff)
             for cutoff in _cutoffs(moment(self.cutoff, what="cutoff"), until, every)
         ]
 
@@ -197,9 +191,9 @@ class Policies:
         typer.Option(
             "--on-covered",
             rich_help_panel=OTHERS,
-            help="What to do if other windows have taken all records. auto skips them, with exit code 5.",
+            help="What to do if other windows have taken all records. auto skips the window, with exit code 5.",
         ),
-    ] = _DEFAULT.on_covered
+    ] = DEFAULT_POLICY.on_covered
     on_open_claim: Annotated[
         OnOpenClaim,
         typer.Option(
@@ -207,7 +201,7 @@ class Policies:
             rich_help_panel=OTHERS,
             help="What to do if open windows may hold some of the records.",
         ),
-    ] = _DEFAULT.on_open_claim
+    ] = DEFAULT_POLICY.on_open_claim
     claim_age: Annotated[
         str | None,
         typer.Option(
@@ -215,7 +209,7 @@ class Policies:
             rich_help_panel=OTHERS,
             metavar="SPAN",
             help="With take_over: abandon planned windows that no attempt has touched for this long. "
-            f"Default: {_span_text(_DEFAULT.claim_age)}.",
+            f"Default: {_span_text(DEFAULT_POLICY.claim_age)}.",
         ),
     ] = None
     claim_wait: Annotated[
@@ -224,9 +218,17 @@ class Policies:
             "--claim-wait",
             rich_help_panel=OTHERS,
             metavar="SPAN",
-            help=f"With wait: give up after this long. Default: {_span_text(_DEFAULT.claim_wait)}.",
+            help=f"With wait: give up after this long. Default: {_span_text(DEFAULT_POLICY.claim_wait)}.",
         ),
     ] = None
+    on_foreign_commit: Annotated[
+        OnForeignCommit,
+        typer.Option(
+            "--on-foreign-commit",
+            rich_help_panel=OTHERS,
+            help="What to do if another program moved the group's committed offset; adopt accepts it as progress.",
+        ),
+    ] = DEFAULT_POLICY.on_foreign_commit
     redefine: Annotated[
         bool,
         typer.Option(
@@ -244,24 +246,27 @@ class Policies:
         ),
     ] = False
 
-    def policy(self, spec: WindowSpec) -> Policy:
+    def policy(self) -> Policy:
         """Return the policy; raise `ConfigError`."""
-        return spec.policy(
+        age = self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER)
+        wait = self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT)
+        return Policy(
             self.on_covered,
-            self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
-            self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT),
+            self.on_open_claim,
+            DEFAULT_POLICY.claim_age if age is None else age,
+            DEFAULT_POLICY.claim_wait if wait is None else wait,
+            redefine=self.redefine,
             allow_fewer=self.allow_fewer,
+            on_foreign_commit=self.on_foreign_commit,
         )
 
     def _span(self, option: str, text: str | None, needed: OnOpenClaim) -> timedelta | None:
-        if text is None:
-            return None
-        if self.on_open_claim is not needed:
+        if text is not None and self.on_open_claim is not needed:
             raise ConfigError(
                 f"{option} {text} needs --on-open-claim {needed}, which is {self.on_open_claim}: change "
                 "one of them"
             )
-        return as_span(text, what=option.strip("-").replace("-", " "))
+        return optional_span(option, text)
 
 
 def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:
@@ -279,11 +284,11 @@ def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datet
         raise ConfigError(
             f"--until {_text(until)} is not after --since {_text(since)}: the series has no interval"
         )
-    count, rest = divmod(until - since, every)
-    if rest:
+    count, remainder = divmod(until - since, every)
+    if remainder:
         raise ConfigError(
-            f"from --since {_text(since)} to --until {_text(until)}, {_span_text(rest)} remain after "
-            f"{count:,} intervals of {_span_text(every)}: end at {_text(until - rest)}, or choose another span"
+            f"from --since {_text(since)} to --until {_text(until)}, {_span_text(remainder)} remain after "
+            f"{count:,} intervals of {_span_text(every)}: end at {_text(until - remainder)}, or choose another span"
         )
     return _steps(since, count, every)
 

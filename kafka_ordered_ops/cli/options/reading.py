@@ -1,24 +1,28 @@
-"""What `read` reads, and how it writes it."""
+"""The input and output options of `read`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafka_ordered_ops.cli.options.help import MESSAGES, RECORDS
 from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel
-from kafka_ordered_ops.cli.options.times import bound, moment
-from kafka_ordered_ops.cli.records.choices import Bytes, Format, OnBad, Ordering
-from kafka_ordered_ops.core.arguments import as_span
+from kafka_ordered_ops.cli.options.times import bound, bounds, moment, optional_span
+from kafka_ordered_ops.cli.records.choices import Bytes, Format, OnBad, OrderBy
+from kafka_ordered_ops.core.cluster.out_of_range import OnOutOfRange
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
 
+#: A topic's partition, and where it starts; a pattern may end with a bracket too, and has no single partition.
+_OF_PARTITION: Final = re.compile(r"([^=^]+)\[(\d{1,10})\]=(.+)", re.ASCII)
+
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.ordered.options import Ordering
     from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
     from kafka_ordered_ops.windows import ClientSettings
 
@@ -41,7 +45,7 @@ class Source(Cluster):
             "--from",
             metavar="[TOPIC=]BOUND",
             help="Where to begin: earliest, latest, a time, offset:N, or a span before now (with --cutoff: before the "
-            "cutoff) such as -1h; also for one topic (repeatable). Default: earliest.",
+            "cutoff) such as -1h; also for one topic, or one partition as 'orders[3]=50' (repeatable). Default: earliest.",
         ),
     ] = field(default_factory=list)
     cutoff: Annotated[
@@ -54,26 +58,34 @@ class Source(Cluster):
     ] = None
     follow: Annotated[
         bool,
-        typer.Option("-f", "--follow", help="Go on at the end of the logs, until Ctrl-C."),
+        typer.Option("-f", "--follow", help="Keep reading at the end of the logs, until Ctrl-C."),
     ] = False
-    # Neither from a variable nor from a profile: those name a group of windows.
+    exclude: Annotated[
+        list[str],
+        typer.Option(
+            "--exclude",
+            metavar="TOPIC",
+            help="A topic name or pattern to leave out of the matches of TOPIC (repeatable).",
+        ),
+    ] = field(default_factory=list)
+    # Not from a variable or a profile, which set a group of windows.
     group_id: Annotated[
         str | None,
         typer.Option(
             "-g",
             "--group",
             metavar="GROUP",
-            help="With --follow: join this consumer group, go on from its committed offsets, and commit what is written.",
+            help="With --follow: join this consumer group, continue from its committed offsets, and commit written records.",
         ),
     ] = None
     order: Annotated[
-        Ordering,
+        OrderBy,
         typer.Option(
             "--order",
             rich_help_panel=RECORDS,
             help="By timestamp; or by timestamp, but never before an earlier record of the same partition.",
         ),
-    ] = Ordering.TIMESTAMP
+    ] = OrderBy.TIMESTAMP
     max_out_of_orderness: Annotated[
         str | None,
         typer.Option(
@@ -90,9 +102,18 @@ class Source(Cluster):
             "--grace",
             rich_help_panel=RECORDS,
             metavar="SPAN",
-            help="With --follow: how long others wait for a partition without new records. Default: PT5S.",
+            help="With --follow: how long other partitions wait for one without new records. Default: PT5S.",
         ),
     ] = None
+    on_data_loss: Annotated[
+        OnOutOfRange,
+        typer.Option(
+            "--on-data-loss",
+            rich_help_panel=RECORDS,
+            help="If a position is outside its log: fail, or log it and continue at the nearest, earliest or latest offset. "
+            "With --cutoff: fail or warn.",
+        ),
+    ] = OnOutOfRange.FAIL
     isolation: ReadLevel = Isolation.READ_COMMITTED
 
     def check(self) -> None:
@@ -111,79 +132,56 @@ class Source(Cluster):
         self,
         settings: ClientSettings,
         progress: Callable[[int, int], None] | None,
-        say: Callable[[str], None],
     ) -> OrderedReader:
-        """Return the reader; with a cutoff, look for its records before, and say what is to be noted of them."""
+        """Return the reader."""
         from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 
-        starts = self._starts()
+        earliest = "earliest"
+        exact, texts = _by_partition(self.starts)
+        starts: Any = bounds(texts, self.topic, option="--from", otherwise=earliest) or earliest
+        if exact:
+            by_topic = starts if isinstance(starts, dict) else dict.fromkeys(self.topic, starts)
+            starts = {**by_topic, **exact}
         common: dict[str, Any] = {
-            "order": self.order.value,
-            "max_out_of_orderness": self._span("--max-out-of-orderness", self.max_out_of_orderness),
+            "order": self._ordering(),
             "progress": progress,
         }
-        if self.cutoff is not None:
-            plan = self._plan(settings, self.cutoff, starts)
-            for note in plan.notes:
-                say(f"note: {note}")
-            return OrderedReader.of_plan(plan, settings, **common)
-        if self.grace is not None:
-            common["grace"] = self._span("--grace", self.grace)
         return OrderedReader(
             settings,
             self.topic,
             starting_offsets=starts,
+            exclude=self.exclude,
+            until=None if self.cutoff is None else moment(self.cutoff, what="cutoff"),
+            on_data_loss=self.on_data_loss.value,
             follow=self.follow,
             group_id=self.group_id,
             isolation=self.isolation,
             **common,
         )
 
-    def _plan(
-        self, settings: ClientSettings, cutoff: str, starts: Mapping[str, str] | str
-    ) -> WindowPlan:
-        """Return the plan of a window that nobody claims: nothing is written."""
-        from kafka_ordered_ops.core.window.window import Window
-        from kafka_ordered_ops.ordered.engine import NO_GROUP
-        from kafka_ordered_ops.windows.queries.unclaimed import unclaimed
+    def _ordering(self) -> Ordering:
+        from kafka_ordered_ops.ordered.options import GRACE, Ordering
 
-        if not isinstance(starts, str):
-            raise ConfigError(
-                "--from with a topic conflicts with --cutoff: give one bound for all topics"
-            )
-        window = Window(
-            self.topic,
-            cutoff=moment(cutoff, what="cutoff"),
-            starting_offsets=starts,
-            max_out_of_orderness=self._span("--max-out-of-orderness", self.max_out_of_orderness),
-            isolation=self.isolation,
-        )
-        return unclaimed(settings, window, NO_GROUP)
+        slack = optional_span("--max-out-of-orderness", self.max_out_of_orderness)
+        grace = optional_span("--grace", self.grace)
+        return Ordering(self.order.value, slack, GRACE if grace is None else grace)
 
-    def _starts(self) -> Mapping[str, str] | str:
-        """Return one bound for all topics, or one for each."""
-        found: dict[str | None, str] = {}
-        for text in self.starts:
-            # No bound has this sign.
-            topic, sign, start = text.rpartition("=")
-            name = topic if sign else None
-            if name in found:
-                raise ConfigError(
-                    f"--from is given twice for {name or 'all topics'}: {found[name]} and {start}"
-                )
-            if name is not None and name not in self.topic:
-                raise ConfigError(
-                    f"--from {text} is for {name}, which is not among the topics: {', '.join(self.topic)}"
-                )
-            found[name] = bound(start)
-        default = found.pop(None, "earliest")
-        if not found:
-            return default
-        return {topic: found.get(topic, default) for topic in self.topic}
 
-    @staticmethod
-    def _span(option: str, text: str | None) -> Any:
-        return None if text is None else as_span(text, what=option.strip("-").replace("-", " "))
+def _by_partition(
+    texts: Sequence[str],
+) -> tuple[dict[tuple[str, int], str | int], list[str]]:
+    """Return the bounds of single partitions, given as ``orders[3]=50``, and the other texts."""
+    exact: dict[tuple[str, int], str | int] = {}
+    others: list[str] = []
+    for text in texts:
+        if (match := _OF_PARTITION.fullmatch(text)) is None:
+            others.append(text)
+            continue
+        tp, start = (match[1], int(match[2])), match[3]
+        if tp in exact:
+            raise ConfigError(f"--from is given twice for {match[1]}[{match[2]}]")
+        exact[tp] = int(start) if start.isascii() and start.isdigit() else bound(start)
+    return exact, others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +229,7 @@ class Sheet:
     ] = None
     limit: Annotated[
         int | None,
-        typer.Option("-n", "--limit", metavar="N", min=1, help="Stop after so many records."),
+        typer.Option("-n", "--limit", metavar="N", min=1, help="Stop after N records."),
     ] = None
     table: Annotated[
         bool,

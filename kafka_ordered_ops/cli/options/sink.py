@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.options.help import JOB
-from kafka_ordered_ops.cli.options.profile import kept_option
+from kafka_ordered_ops.cli.options.pairs import pairs_of
+from kafka_ordered_ops.cli.options.profile import profile_option
 from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.spec.engine import Engine
-from kafka_ordered_ops.spec.table import Table, table_of_parameters
+from kafka_ordered_ops.spec.table import Table, TableMode
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.core.window.window import Window
-    from kafka_ordered_ops.hosting.job import Found, WindowJob
+    from kafka_ordered_ops.delivery.job import Found, WindowJob
     from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spec.destination import Folder
     from kafka_ordered_ops.windows import ClientSettings, Staged
@@ -44,10 +45,10 @@ class Sink(Storage):
 
     output: Annotated[
         str | None,
-        kept_option(
+        profile_option(
             "--output",
             metavar="DIR",
-            help="Folder for the Parquet files, in window_id=<times>-<digest>/, or a prefix in an object store.",
+            help="Folder for the Parquet files, in window_id=<id>/, or a prefix in an object store.",
         ),
     ] = None
     partition_by: Annotated[
@@ -96,7 +97,7 @@ class Sink(Storage):
         Engine,
         typer.Option(
             "--engine",
-            help="python: Spark with Python readers. connector: Spark with its Kafka connector. local: no Spark, in memory.",
+            help="python: Spark with Python readers. connector: Spark with its Kafka connector. local: this process, without Spark.",
         ),
     ] = Engine.PYTHON
     ordered: Annotated[
@@ -121,11 +122,8 @@ class Sink(Storage):
         self, settings: ClientSettings, group_id: str, questions: Sequence[Window] = ()
     ) -> None:
         """Raise `ConfigError` for a job that cannot run, before its windows are planned."""
-        from kafka_ordered_ops.spark.job_checks import (
-            check_partitioned,
-            check_session,
-            check_storage_options,
-        )
+        from kafka_ordered_ops.spark.job_checks import check_session
+        from kafka_ordered_ops.spec.writable import check_partitioned, check_storage_options
 
         if self.output is None and self.table is None:
             raise ConfigError("--output is missing: the folder for the files. Or give --table")
@@ -142,30 +140,37 @@ class Sink(Storage):
         job.check(settings, group_id)
 
     def opened(self) -> AbstractContextManager[Found]:
-        """Return what is kept open until windows are published; it yields what finds earlier outputs."""
+        """Return the job's session, open until windows are published; it yields a function that finds earlier outputs."""
         # Ctrl-C interrupts the job itself.
         return self._job().session(lambda: False)
 
     @property
     def publishes_to(self) -> OutputPlace | None:
-        """Where files are published; None: rows go to a table."""
+        """Where files are published; `None` for a table."""
         return self._job().place()
 
     @property
-    def place(self) -> str:
-        """The folder or the table."""
-        return self.output or self.table or ""
-
-    @property
     def target(self) -> Table | None:
-        """The table, and how rows get into it; raises `ConfigError`."""
-        return table_of_parameters(
-            self.table, self.mode, self.keys, self.delete_tombstones, output=self.output
-        )
+        """The table, and the mode of writing to it; raises `ConfigError`."""
+        if self.table is None:
+            table_options = {
+                "--mode": self.mode,
+                "--key": self.keys,
+                "--delete-tombstones": self.delete_tombstones,
+            }
+            if names := [option for option, value in table_options.items() if value]:
+                raise ConfigError(f"{' and '.join(names)} is for a table: also give --table")
+            return None
+        if self.output is not None:
+            raise ConfigError(
+                "--output and --table conflict: a window has one destination, give one of them"
+            )
+        return Table(self.table, self.mode or TableMode.APPEND, self.keys, self.delete_tombstones)
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """Return a function that reads plans in one pass, and writes each one to its hidden stage."""
-        from kafka_ordered_ops.hosting.window_handle import Host, Stop, WindowHandle
+        from kafka_ordered_ops.delivery.host import Host, Stop
+        from kafka_ordered_ops.delivery.open_windows import OpenWindows
 
         screen.hide(value for key, value in self._conf().items() if _SECRET.search(key) and value)
 
@@ -173,7 +178,7 @@ class Sink(Storage):
             job = self._job()
             # Ctrl-C interrupts the job itself. An application's output is not part of the command's.
             host = Host(Stop("the command line"), "--output is missing", display=screen)
-            windows = WindowHandle(
+            windows = OpenWindows(
                 plans, settings, job.to, host, engine=job.engine, ordered=self.ordered
             )
             with _quiet_py4j():
@@ -184,8 +189,8 @@ class Sink(Storage):
         return write
 
     @property
-    def _to(self) -> Folder | Table | None:
-        """Where windows go; raises `ConfigError`."""
+    def destination(self) -> Folder | Table | None:
+        """The destination of the windows; raises `ConfigError`."""
         from kafka_ordered_ops.spec.destination import Folder
 
         if (table := self.target) is not None or self.output is None:
@@ -194,34 +199,26 @@ class Sink(Storage):
 
     def _job(self) -> WindowJob:
         """Build the job; raises `ConfigError`."""
-        from kafka_ordered_ops.hosting.job import WindowJob
+        from kafka_ordered_ops.delivery.job import WindowJob
         from kafka_ordered_ops.spec.jobs import Copy
 
         conf = self._conf()
         if self.engine is Engine.LOCAL:
-            for option, given in (("--table", self.table), ("--spark-conf", conf)):
-                if given:
+            for option, value in (("--table", self.table), ("--spark-conf", conf)):
+                if value:
                     raise ConfigError(
                         f"{option} needs Spark, and --engine local runs without it: omit one of them"
                     )
-            return WindowJob(job=Copy(ordered=self.ordered), to=self._to)
+            return WindowJob(job=Copy(ordered=self.ordered), to=self.destination)
         return WindowJob(
-            job=Copy(self.engine, self.ordered),
-            to=self._to,
-            starts_spark=True,
-            spark_conf=conf,
+            job=Copy(self.engine, self.ordered, conf),
+            to=self.destination,
+            may_start_spark=True,
             java_home=bundled_java(),
         )
 
     def _conf(self) -> dict[str, str]:
-        conf = dict[str, str]()
-        for number, text in enumerate(self.spark_conf, start=1):
-            key, sign, value = text.partition("=")
-            if not sign or not key.startswith("spark."):
-                # Without the text: it may be a secret whose key was forgotten.
-                raise ConfigError(f"--spark-conf number {number} is not spark.KEY=VALUE")
-            conf[key] = value
-        return conf
+        return dict(pairs_of("--spark-conf", self.spark_conf, prefix="spark."))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,14 +251,14 @@ class JobSink(Sink):
     ] = field(default_factory=list)
 
     def _job(self) -> WindowJob:
-        from kafka_ordered_ops.hosting.job import WindowJob
+        from kafka_ordered_ops.delivery.job import WindowJob
         from kafka_ordered_ops.spec.jobs import Application
         from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
         if self.application is not None:
             how = SparkSubmit(master=self.master, conf=self._conf(), java_home=bundled_java())
             job = Application(self.application, self.arguments, how, self.engine, self.ordered)
-            return WindowJob(job=job, to=self._to)
+            return WindowJob(job=job, to=self.destination)
         if self.master is not None:
             raise ConfigError("--master applies to an application: also give --application")
         if self.arguments:
@@ -292,5 +289,5 @@ def bundled_java() -> Path | None:
     try:
         return Path(java_home_for_spark())
     except JavaNotFoundError:
-        # The session's own error explains better what is missing.
+        # The session's own error explains the cause better.
         return None

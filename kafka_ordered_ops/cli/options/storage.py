@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from kafka_ordered_ops.cli.options.help import JOB
-from kafka_ordered_ops.cli.options.profile import kept_option
+from kafka_ordered_ops.cli.options.pairs import pairs_of
+from kafka_ordered_ops.cli.options.profile import profile_option
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 
-#: Before the name of a variable that has the value.
+#: The prefix of a value that is read from an environment variable.
 _FROM_ENVIRONMENT: Final = "env:"
 
-#: Keys of values to mask. The id of an access key is no secret: a store's own errors name it.
+#: Keys of values to mask. The id of an access key is not secret: a store's own errors include it.
 _SECRET: Final = re.compile(
     r"secret|password|token|sas|credential|proxy_url|key(?!_id$)", re.IGNORECASE
 )
@@ -27,7 +28,7 @@ class Storage:
 
     storage_option: Annotated[
         list[str],
-        kept_option(
+        profile_option(
             "--storage-option",
             metavar="KEY=VALUE",
             rich_help_panel=JOB,
@@ -39,9 +40,11 @@ class Storage:
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """The options by name; None: as the environment has them. Raises `ConfigError`, which shows no value."""
-        pairs = (_pair(number, text) for number, text in enumerate(self.storage_option, start=1))
-        return dict(pairs) or None
+        """The options by name; `None` uses those of the environment. Raises `ConfigError`, which shows no value."""
+        pairs = pairs_of("--storage-option", self.storage_option)
+        return {
+            key: _resolved(number, value) for number, (key, value) in enumerate(pairs, start=1)
+        } or None
 
     def hide_options(self, screen: Screen) -> None:
         """Mask the secret values in all messages from now on."""
@@ -49,18 +52,13 @@ class Storage:
         screen.hide(value for key, value in options.items() if value and _SECRET.search(key))
 
 
-def _pair(number: int, text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    key = key.strip()
-    if not sign or not key:
-        # Without the text: it may be a secret whose key was forgotten.
-        raise ConfigError(f"--storage-option number {number} is not KEY=VALUE")
+def _resolved(number: int, value: str) -> str:
+    """Return the value, or that of the environment variable that it names."""
     if not value.startswith(_FROM_ENVIRONMENT):
-        return key, value
-    name = value.removeprefix(_FROM_ENVIRONMENT)
-    if (found := os.environ.get(name)) is None:
+        return value
+    if (env_value := os.environ.get(value.removeprefix(_FROM_ENVIRONMENT))) is None:
         raise ConfigError(
             f"--storage-option number {number} takes its value from an environment variable that is not set: set it, "
             "or correct its name after env:"
         )
-    return key, found
+    return env_value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
@@ -55,6 +56,11 @@ def moment(text: str, *, what: str) -> datetime:
     return as_moment(text, what=what)
 
 
+def optional_span(option: str, text: str | None) -> timedelta | None:
+    """Return the span of an option, if it is given."""
+    return None if text is None else as_span(text, what=option.strip("-").replace("-", " "))
+
+
 def bound(text: str) -> str:
     """Replace a relative time in a bound; any other text is returned unchanged.
 
@@ -71,6 +77,41 @@ def bound(text: str) -> str:
     except ValueError:
         return moment(text, what=what).isoformat() if _relative(text, what=what) else text
     return moment(text, what=what).isoformat()
+
+
+def bounds(
+    texts: Sequence[str], topics: Sequence[str], *, option: str, otherwise: str | None = None
+) -> dict[str, str] | str | None:
+    """Return one bound for all topics, or one for each; None without any.
+
+    Args:
+        texts: each ``TOPIC=BOUND``, or ``BOUND`` for all other topics.
+        topics: the topics of the command.
+        option: the option's name.
+        otherwise: the default bound of a topic; `None` means no default.
+
+    Raises:
+        ConfigError: a topic has two bounds, or is not among the topics.
+    """
+    by_topic: dict[str | None, str] = {}
+    for text in texts:
+        # No bound has this sign.
+        topic, sign, start = text.rpartition("=")
+        name = topic if sign else None
+        if name in by_topic:
+            raise ConfigError(
+                f"{option} is given twice for {name or 'all topics'}: {by_topic[name]} and {start}"
+            )
+        if name is not None and name not in topics:
+            raise ConfigError(
+                f"{option} {text} is for {name}, which is not among the topics: {', '.join(topics)}"
+            )
+        by_topic[name] = bound(start)
+    default = by_topic.pop(None, otherwise)
+    if not by_topic:
+        return default
+    per_topic = {topic: by_topic.get(topic, default) for topic in topics}
+    return {topic: start for topic, start in per_topic.items() if start is not None}
 
 
 def _relative(text: str, *, what: str) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What a user chooses; help loads it, so nothing heavy is imported here."""
+"""Choices of options. Help loads this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class OnBad(StrEnum):
-    """What to do with a record whose value or key is not JSON, where JSON is asked for.
+    """What to do with a record whose value or key is not JSON, if JSON is requested.
 
     `FAIL`: end with an error. `SKIP`: leave the record out. `KEEP`: write it, with its bytes as text.
     """
@@ -41,7 +41,7 @@ class Bytes(StrEnum):
     BASE64 = "base64"
 
 
-class Ordering(StrEnum):
+class OrderBy(StrEnum):
     """The names of `core.release.ordered_release.Order`."""
 
     TIMESTAMP = "timestamp"

@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_text
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: How cells begin that spreadsheets run: also after blanks and line breaks, and with the signs of wide letters.
+#: The beginning of a cell that spreadsheets run as a formula: also after whitespace, and with full-width signs.
 _FORMULA: Final = r"\A\s*[=+\-@\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]|\A[\t\r\n]"
 
 #: Where a date ends and a time begins.
@@ -25,7 +25,7 @@ _DATE: Final = len("2026-11-20")
 
 
 def joined(*parts: Any) -> Any:
-    """Return the parts of each row as one text; null if a part is."""
+    """Return the parts of each row as one text; null if a part is null."""
     return pc.binary_join_element_wise(*parts, "")
 
 
@@ -53,7 +53,7 @@ def is_bad(batch: pa.RecordBatch, names: Collection[str]) -> Any:
             texts = column.cast(pa.string())
         except pa.ArrowInvalid:
             # Not UTF-8, which is rare: row by row, with a text that is not JSON.
-            texts = pa.array([_utf8_or_none(one) for one in column.to_pylist()], pa.string())
+            texts = pa.array([_utf8_or_none(value) for value in column.to_pylist()], pa.string())
         bad[[row for row, _ in all_invalid(texts)]] = True
     return bad
 
@@ -97,8 +97,8 @@ def times_text(batch: pa.RecordBatch) -> Any:
     beyond = (times_ms < TIME_MS_MIN) | (times_ms > TIME_MS_MAX)
     if not beyond.any():
         return texts
-    named = pa.array([time_text(int(ms)) for ms in times_ms[beyond]])
-    return pc.replace_with_mask(texts, pa.array(beyond), named)
+    beyond_texts = pa.array([time_text(int(ms)) for ms in times_ms[beyond]])
+    return pc.replace_with_mask(texts, pa.array(beyond), beyond_texts)
 
 
 def guarded(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -124,19 +124,19 @@ def characters(texts: Any) -> Any:
 
 def _text(column: Any, how: Bytes) -> Any:
     if how is Bytes.BASE64:
-        found = (
-            None if one is None else binascii.b2a_base64(one, newline=False)
-            for one in column.to_pylist()
+        encoded = (
+            None if value is None else binascii.b2a_base64(value, newline=False)
+            for value in column.to_pylist()
         )
-        return pa.array(found, pa.binary()).cast(pa.string())
+        return pa.array(encoded, pa.binary()).cast(pa.string())
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         # Not UTF-8, which is rare: row by row.
         return pa.array(
             [
-                None if one is None else one.decode(errors="backslashreplace")
-                for one in column.to_pylist()
+                None if value is None else value.decode(errors="backslashreplace")
+                for value in column.to_pylist()
             ],
             pa.string(),
         )
@@ -149,7 +149,7 @@ def _json_text(batch: pa.RecordBatch, name: str, column: Any) -> Any:
         row, why = _first_not_utf8(column), "it is not UTF-8"
     else:
         if (invalid := first_invalid(texts)) is None:
-            # Between tokens, as strings have none: one record stays one line.
+            # JSON strings have no line breaks, so these are between tokens: one record stays one line.
             return pc.replace_substring_regex(texts, "[\r\n]", " ") if _has_breaks(texts) else texts
         row, why = invalid
     tp = TopicPartition(batch.column("topic")[row].as_py(), batch.column("partition")[row].as_py())
@@ -162,31 +162,31 @@ def _json_text(batch: pa.RecordBatch, name: str, column: Any) -> Any:
 
 
 def _first_not_utf8(column: Any) -> int:
-    for row, one in enumerate(column.to_pylist()):
+    for row, value in enumerate(column.to_pylist()):
         try:
-            if one is not None:
-                one.decode()
+            if value is not None:
+                value.decode()
         except UnicodeDecodeError:
             return row
     raise AssertionError("a column that Arrow refuses as UTF-8 has a row that Python refuses")
 
 
 def _has_breaks(texts: Any) -> bool:
-    found = characters(texts)
-    return bool(((found == ord("\n")) | (found == ord("\r"))).any())
+    data = characters(texts)
+    return bool(((data == ord("\n")) | (data == ord("\r"))).any())
 
 
 def _quoted(texts: Any) -> Any:
     """Return texts as JSON strings; nulls stay."""
-    found = characters(texts)
-    if found.size and found.min() < ord(" "):
+    data = characters(texts)
+    if data.size and data.min() < ord(" "):
         # Control characters are rare.
         return pa.array(
-            [None if one is None else encode_basestring(one) for one in texts.to_pylist()],
+            [None if text is None else encode_basestring(text) for text in texts.to_pylist()],
             pa.string(),
         )
-    # The backslash first: the other one adds some.
+    # Backslashes first: escaping a quote adds one.
     for character in ("\\", '"'):
-        if (found == ord(character)).any():
+        if (data == ord(character)).any():
             texts = pc.replace_substring(texts, character, f"\\{character}")
     return joined('"', texts, '"')

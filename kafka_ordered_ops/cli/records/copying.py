@@ -15,21 +15,21 @@ from kafka_ordered_ops.cli.records.target import Target
 from kafka_ordered_ops.cli.show.reading import View
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 
-#: Between two looks at signals, the pipe and the table, while there is no record.
+#: Time between two checks of signals, the pipe and the table, while no record arrives.
 _LOOK_S: Final = 0.1
-#: After a signal, for records that can be released: only what is written whole is committed.
+#: Time after a signal to write the records that are released already.
 _REST_S: Final = 0.25
-#: For one turn of the reader.
+#: Timeout of one poll in that time.
 _AT_ONCE_S: Final = 0.001
 
 
 @dataclass
 class Copied:
-    """What was written so far."""
+    """The counts of written records so far."""
 
     records: int = 0
     late: int = 0
-    #: Not JSON, and left out.
+    #: Records left out because they are not JSON.
     skipped: int = 0
     #: Whether Ctrl-C was the end.
     is_interrupted: bool = False
@@ -55,21 +55,21 @@ def copy(
     copied = Copied()
     with ExitStack() as stack:
         stop = stack.enter_context(stoppable()) if follow else Stop()
-        while not (reader.is_done or stop.is_asked or copied.records == limit):
+        while not (reader.is_done or stop.is_requested or copied.records == limit):
             batch = reader.poll(_LOOK_S)
             view.show(reader, copied.records, 0 if batch is None else batch.num_rows)
             if batch is None:
                 target.check_read()
             else:
                 _write(batch, writer, copied, limit)
-        if stop.is_asked:
+        if stop.is_requested:
             _write_rest(reader, writer, copied, limit)
         copied.is_interrupted = stop.is_interrupt
     return copied
 
 
 def _write_rest(reader: OrderedReader, writer: Writer, copied: Copied, limit: int | None) -> None:
-    """Write what is released already; then all that was written is done with, and is committed on closing."""
+    """Write the records that are released already. Closing the reader then commits all written records."""
     deadline = time.monotonic() + _REST_S
     while time.monotonic() < deadline and copied.records != limit:
         batch = reader.poll(_AT_ONCE_S)

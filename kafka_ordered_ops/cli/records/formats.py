@@ -24,9 +24,9 @@ from kafka_ordered_ops.cli.records.columns import (
 )
 from kafka_ordered_ops.cli.records.target import Target
 
-#: Arrow data that is made into text at once. The text may be six times as long, and a column has 2 GiB at most.
+#: Arrow data converted to text at once. The text may be six times as long, and a column holds at most 2 GiB.
 _TEXT_BYTES: Final = 64 * 1024**2
-#: Of one row group of a Parquet file: held in memory until it is written.
+#: Limits of a row group of a Parquet file, which is held in memory until it is written.
 _GROUP_BYTES: Final = 64 * 1024**2
 _GROUP_RECORDS: Final = 1_000_000
 
@@ -38,7 +38,7 @@ class Writer(Protocol):
         """Write the records; return those that were not skipped. Raises what the target raises."""
 
     def close(self) -> None:
-        """Write what ends the format."""
+        """Write the end of the format."""
 
 
 @contextmanager
@@ -56,23 +56,23 @@ def writing(
 
     With `guards_cells`, no cell of a CSV begins as a formula of a spreadsheet does.
     """
-    made: Writer
+    writer: Writer
     if form is Format.JSONL:
-        made = _lenient(_JsonLines(target, keys, values), on_bad)
+        writer = _lenient(_JsonLines(target, keys, values), on_bad)
     elif form is Format.CSV:
-        made = _lenient(_Csv(target, schema, keys, values, guards_cells=guards_cells), on_bad)
+        writer = _lenient(_Csv(target, schema, keys, values, guards_cells=guards_cells), on_bad)
     elif form is Format.ARROW:
-        made = _Arrow(target, schema)
+        writer = _Arrow(target, schema)
     else:
-        made = _Parquet(target, schema)
+        writer = _Parquet(target, schema)
     try:
-        yield made
+        yield writer
     except BaseException:
         target.end()
         raise
     finally:
-        # Also after an error: Parquet's writer would do so itself, and complain.
-        made.close()
+        # Also after an error: otherwise Parquet's writer closes itself, and fails.
+        writer.close()
 
 
 class _Lenient:
@@ -81,7 +81,7 @@ class _Lenient:
     def __init__(self, writer: _JsonLines | _Csv, on_bad: OnBad) -> None:
         self._writer, self._on_bad = writer, on_bad
         how = {"key": writer.keys, "value": writer.values}
-        self._names = [name for name, one in how.items() if one is Bytes.JSON]
+        self._names = [name for name, form in how.items() if form is Bytes.JSON]
 
     def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Write the records; return those that were not skipped."""
@@ -91,7 +91,7 @@ class _Lenient:
             return self._writer.write(good)
         start = 0
         while start < len(batch):
-            # In their order: up to where the next one is of the other kind.
+            # In order: up to the next record of the other kind.
             changes = np.flatnonzero(bad[start:] != bad[start])
             end = start + int(changes[0]) if changes.size else len(batch)
             rows = batch.slice(start, end - start)
@@ -105,17 +105,17 @@ class _Lenient:
     def _write_as_text(self, rows: pa.RecordBatch) -> None:
         writer = self._writer
         keys, values = writer.keys, writer.values
-        # Each column by itself: the key of a record whose value is not JSON may be.
+        # Each column by itself: the value may be invalid JSON, and the key valid.
         for row in range(len(rows)):
-            one = rows.slice(row, 1)
-            text = {name for name in self._names if is_bad(one, [name]).any()}
+            record = rows.slice(row, 1)
+            text = {name for name in self._names if is_bad(record, [name]).any()}
             writer.keys = Bytes.TEXT if "key" in text else keys
             writer.values = Bytes.TEXT if "value" in text else values
-            writer.write(one)
+            writer.write(record)
         writer.keys, writer.values = keys, values
 
     def close(self) -> None:
-        """Write what ends the format."""
+        """Write the end of the format."""
         self._writer.close()
 
 
@@ -139,7 +139,7 @@ class _JsonLines:
         column: Any = batch.column
         return joined(
             '{"topic":"',
-            # No name of a topic needs an escape.
+            # Topic names need no escaping.
             column("topic"),
             '","partition":',
             column("partition").cast(pa.string()),
@@ -163,7 +163,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """A line of names, and one for each record; null is nothing, and an empty text is in quotes."""
+    """A header line, and a line for each record; null is an empty cell, and an empty text is quoted."""
 
     def __init__(
         self, target: Target, schema: pa.Schema, keys: Bytes, values: Bytes, *, guards_cells: bool
@@ -248,7 +248,7 @@ class _Parquet:
         self._file.write_table(group, row_group_size=max(group.num_rows, 1))
 
     def close(self) -> None:
-        """Write what is held, and the end of the file."""
+        """Write the held records, and the end of the file."""
         if self._held:
             self._write_group()
         self._file.close()

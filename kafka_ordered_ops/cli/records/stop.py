@@ -1,4 +1,4 @@
-"""The end of a command that has none of its own: Ctrl-C and SIGTERM, between two batches."""
+"""Stop an endless command by Ctrl-C or SIGTERM, between two batches."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-#: From a signal to the end of what is being done, such as a write to a pipe that nobody empties.
+#: Time from a signal to an interrupt, for example of a write to a full pipe.
 _END_S: Final = 0.5
 
 
 class Stop:
-    """Whether a signal has asked for the end."""
+    """Whether a signal has requested the end."""
 
     def __init__(self) -> None:
-        self.is_asked = self.is_interrupt = False
+        self.is_requested = self.is_interrupt = False
 
     def ask(self, number: int, _frame: FrameType | None) -> None:
         """Note the signal; the second one ends at once."""
-        if self.is_asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.is_asked, self.is_interrupt = True, number == signal.SIGINT
+        self.is_requested, self.is_interrupt = True, number == signal.SIGINT
         signal.setitimer(signal.ITIMER_REAL, _END_S)
 
 

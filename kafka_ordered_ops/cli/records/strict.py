@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 #: Levels of nesting that the pattern knows; each makes it four times as long.
 _LEVELS: Final = 3
-#: To compile the pattern takes as long as to parse so many texts.
+#: Compiling the pattern takes as long as parsing this many texts.
 _PATTERN_FROM: Final = 256
 
 _SPACE: Final = r"[ \t\n\r]*"
@@ -20,7 +20,7 @@ _PLAIN: Final = f"{_STRING}|{_NUMBER}|true|false|null"
 
 
 def _pattern(levels: int) -> str:
-    """Return a pattern that matches JSON of at most so many levels, and nothing else."""
+    """Return a pattern that matches JSON of at most `levels` levels, and nothing else."""
     value = f"(?:{_PLAIN})"
     for _ in range(levels):
         item = f"{_SPACE}{value}{_SPACE}"
@@ -54,23 +54,25 @@ def all_invalid(texts: Any) -> Iterator[tuple[int, str]]:
 
 
 def _rows_to_parse(texts: Any) -> list[int]:
-    """Return the rows that the pattern does not vouch for: matching is ten times as fast as parsing."""
+    """Return the rows that the pattern does not match: matching is ten times as fast as parsing."""
     if len(texts) < _PATTERN_FROM:
         return list(range(len(texts)))
-    found = pc.match_substring_regex(texts, _JSON)
-    if pc.all(found).as_py():
+    matches = pc.match_substring_regex(texts, _JSON)
+    if pc.all(matches).as_py():
         return []
-    rows: list[int] = pc.indices_nonzero(pc.invert(found)).to_pylist()
+    rows: list[int] = pc.indices_nonzero(pc.invert(matches)).to_pylist()
     return rows
 
 
-def _refused(text: str) -> NoReturn:
+def _invalid_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _kept(text: str) -> str:
+def _as_text(text: str) -> str:
     return text
 
 
 # Numbers stay text, so that any length is read.
-_DECODER: Final = json.JSONDecoder(parse_float=_kept, parse_int=_kept, parse_constant=_refused)
+_DECODER: Final = json.JSONDecoder(
+    parse_float=_as_text, parse_int=_as_text, parse_constant=_invalid_number
+)

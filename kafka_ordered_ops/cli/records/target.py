@@ -1,4 +1,4 @@
-"""Where the bytes of records go: stdout, or a file that is complete or not there."""
+"""The target of written bytes: stdout, or a file that appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STDOUT: Final = 1
 
 
 class Target(io.RawIOBase):
-    """A file descriptor that is written to at once: nothing is left in a buffer.
+    """A file descriptor without a buffer.
 
     Args:
         fd: the descriptor; its owner closes it.
@@ -31,7 +31,7 @@ class Target(io.RawIOBase):
         self._is_over = False
 
     def writable(self) -> bool:
-        """Return True: Arrow asks."""
+        """Return True, as Arrow requires."""
         return True
 
     def write(self, data: Any, /) -> int:
@@ -41,17 +41,17 @@ class Target(io.RawIOBase):
             BrokenPipeError: the reader of the pipe is gone.
             SinkError: the disk is full, for example.
         """
-        rest = memoryview(data).cast("B")
-        size = rest.nbytes
-        while rest and not self._is_over:
+        remaining = memoryview(data).cast("B")
+        size = remaining.nbytes
+        while remaining and not self._is_over:
             try:
-                rest = rest[os.write(self._fd, rest) :]
+                remaining = remaining[os.write(self._fd, remaining) :]
             except BlockingIOError:
-                # Whoever shares the pipe has made it non-blocking.
+                # Another process that shares the pipe has made it non-blocking.
                 select.select([], [self._fd], [])
             except BrokenPipeError:
                 self.end()
-                # Without its number, by which the library of the command line would take it for its own to handle.
+                # Without its errno: click would handle EPIPE itself.
                 raise BrokenPipeError from None
             except OSError as error:
                 self.end()
@@ -72,7 +72,7 @@ class Target(io.RawIOBase):
 
 
 class TerminalTarget(Target):
-    """A terminal: what it would obey instead of showing it is shown as an escape, which JSON reads back."""
+    """A terminal: control characters are written as JSON escapes."""
 
     def write(self, data: Any, /) -> int:
         """Write whole lines of text; raises as `Target.write`."""
@@ -84,11 +84,11 @@ class TerminalTarget(Target):
 def opened(path: Path | None, *, follow: bool, is_terminal: bool = False) -> Iterator[Target]:
     """Open stdout, or a file, which replaces an earlier one when the block ends without an error.
 
-    With `follow`, the file is there from the beginning, and must be new: earlier records would not be read again. With
-    `is_terminal` stdout is one.
+    With `follow`, the file exists from the beginning, and must be new: earlier records would not be read again. With
+    `is_terminal`, stdout is a terminal.
 
     Raises:
-        ConfigError: the file cannot be made, or is there already.
+        ConfigError: the file cannot be created, or exists already.
     """
     if path is None:
         yield (TerminalTarget if is_terminal else Target)(_STDOUT, "stdout")
@@ -108,7 +108,7 @@ def opened(path: Path | None, *, follow: bool, is_terminal: bool = False) -> Ite
 @contextmanager
 def _replacing(path: Path) -> Iterator[Target]:
     beside = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:12]}")
-    with _descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, shown=path) as fd:
+    with _descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, destination=path) as fd:
         try:
             yield Target(fd, str(path))
             os.fsync(fd)
@@ -122,16 +122,16 @@ def _replacing(path: Path) -> Iterator[Target]:
 
 
 @contextmanager
-def _descriptor(path: Path, flags: int, *, shown: Path | None = None) -> Iterator[int]:
-    shown = shown or path
+def _descriptor(path: Path, flags: int, *, destination: Path | None = None) -> Iterator[int]:
+    destination = destination or path
     try:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         raise ConfigError(
-            f"{shown} exists: with --follow give a new file, or append by: … >> {shown}"
+            f"{destination} exists: with --follow give a new file, or append by: … >> {destination}"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{shown} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{destination} cannot be written: {error.strerror}") from error
     try:
         yield fd
     finally:
@@ -139,7 +139,7 @@ def _descriptor(path: Path, flags: int, *, shown: Path | None = None) -> Iterato
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether a path is something else than a file: a named pipe or a device, say."""
+    """Return whether a path is not a regular file, but for example a named pipe or a device."""
     try:
         mode = path.stat().st_mode
     except OSError:

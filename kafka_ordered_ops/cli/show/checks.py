@@ -35,11 +35,11 @@ class Check:
 def checks_text(checks: Sequence[Check]) -> Text:
     """Return the checks as text, each fix below its check."""
     colours = {State.OK: "green", State.WARNING: "yellow", State.FAILED: "red"}
-    states, names = max(map(len, colours)) + 2, max(len(one.name) for one in checks) + 2
+    states, names = max(map(len, colours)) + 2, max(len(check.name) for check in checks) + 2
     lines = []
-    for one in checks:
-        state = (one.state.ljust(states), colours[one.state])
-        lines.append(Text.assemble(state, one.name.ljust(names), one.text))
-        if one.cure is not None:
-            lines.append(Text(" " * (states + names) + f"fix: {one.cure}"))
+    for check in checks:
+        state = (check.state.ljust(states), colours[check.state])
+        lines.append(Text.assemble(state, check.name.ljust(names), check.text))
+        if check.cure is not None:
+            lines.append(Text(" " * (states + names) + f"fix: {check.cure}"))
     return Text("\n").join(lines)

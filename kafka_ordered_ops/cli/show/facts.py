@@ -12,15 +12,19 @@ from kafka_ordered_ops.core.time_ranges import LateSteps
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.hosting.held_text import held_facts
-from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
+from kafka_ordered_ops.delivery.summary import (
+    held_facts,
+    plan_summary,
+    time_or_none,
+    window_summary,
+)
 from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, PartitionOffsets
 from kafka_ordered_ops.windows.queries.groups import GroupLook
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
-    """Return the numbers of offsets before and from the first record stamped at or after the cutoff; None: unknown."""
+    """Return the numbers of offsets before and from the first record stamped at or after the cutoff; `None` if unknown."""
     if part.head_end is None:
         return None, None
     head = part.taken.within(0, part.head_end).count
@@ -29,12 +33,12 @@ def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
 
 def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
     """Return the group's committed offset of a partition; None before its first plan."""
-    known = None if state is None else state.partition(tp)
-    return None if known is None else known.base
+    partition = None if state is None else state.partition(tp)
+    return None if partition is None else partition.base
 
 
 def counts_of(record: WindowRecord) -> dict[str, int | None]:
-    """Return the sink's counts; None: not reported, although the window has offsets."""
+    """Return the sink's counts; `None` for a count that it did not report for a window with offsets."""
     counts = {**window_summary(record), "bytes": result_facts(record.result).get("bytes")}
     unknown = None if record.plan.offsets else 0
     names = ("records", "out_of_order", "late", "bytes")
@@ -157,24 +161,24 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
     }
 
 
-def partition_facts(one: PartitionOffsets) -> dict[str, Any]:
+def partition_facts(partition: PartitionOffsets) -> dict[str, Any]:
     """Return where a group is in a partition, and where the log is."""
     return {
-        "topic": one.tp.topic,
-        "partition": one.tp.partition,
-        "committed": one.committed,
-        "log_start": one.log_start,
-        "end": one.end_offset,
-        "lag": one.lag,
+        "topic": partition.tp.topic,
+        "partition": partition.tp.partition,
+        "committed": partition.committed,
+        "log_start": partition.log_start,
+        "end": partition.end_offset,
+        "lag": partition.lag,
     }
 
 
-def lag_facts(found: GroupOffsets) -> dict[str, Any]:
+def lag_facts(offsets: GroupOffsets) -> dict[str, Any]:
     """Return the result of `lag`."""
     return {
-        "lag": found.lag,
-        "partitions": [partition_facts(one) for one in found.partitions],
-        "missing_topics": list(found.missing_topics),
+        "lag": offsets.lag,
+        "partitions": [partition_facts(partition) for partition in offsets.partitions],
+        "missing_topics": list(offsets.missing_topics),
     }
 
 

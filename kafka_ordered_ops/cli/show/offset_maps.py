@@ -15,7 +15,7 @@ _NAMES: Final = {
     MetadataKind.OURS: "an offset map of windows",
     MetadataKind.PARALLEL_CONSUMER: "an offset map of Parallel Consumer",
     MetadataKind.KAFKA_STREAMS: "metadata of Kafka Streams, which has no offset map",
-    MetadataKind.OTHER: "text of another program, which is no offset map",
+    MetadataKind.OTHER: "text of another program, not an offset map",
 }
 
 
@@ -23,35 +23,35 @@ _NAMES: Final = {
 MAPS: Final = (MetadataKind.OURS, MetadataKind.PARALLEL_CONSUMER)
 
 
-def map_json(found: CommittedProgress) -> dict[str, Any]:
+def map_json(progress: CommittedProgress) -> dict[str, Any]:
     """Return the metadata as JSON; ranges are half-open pairs."""
-    done, missing = found.done, _not_done(found)
+    done, missing = progress.done, _not_done(progress)
     return {
-        "metadata": found.kind.value,
-        "encoding": found.encoding,
-        "base": found.base,
-        "end": None if done is None else _end(found.base, done),
+        "metadata": progress.kind.value,
+        "encoding": progress.encoding,
+        "base": progress.base,
+        "end": None if done is None else _end(progress.base, done),
         "done": None if done is None else done.bounds.tolist(),
         "not_done": None if missing is None else missing.bounds.tolist(),
-        "problem": found.problem,
+        "problem": progress.problem,
     }
 
 
-def map_text(found: CommittedProgress, ranges_max: int) -> Text:
-    """Return the metadata as lines for people, with so many ranges of each kind."""
-    rows = [("metadata", _NAMES[found.kind])]
-    if found.encoding is not None:
-        rows.append(("encoding", found.encoding))
-    rows.append(("base", f"{found.base:,}"))
-    done, missing = found.done, _not_done(found)
-    if found.problem is not None:
-        rows.append(("problem", found.problem))
+def map_text(progress: CommittedProgress, ranges_max: int) -> Text:
+    """Return the metadata as lines for people, with at most `ranges_max` ranges of each kind."""
+    rows = [("metadata", _NAMES[progress.kind])]
+    if progress.encoding is not None:
+        rows.append(("encoding", progress.encoding))
+    rows.append(("base", f"{progress.base:,}"))
+    done, missing = progress.done, _not_done(progress)
+    if progress.problem is not None:
+        rows.append(("problem", progress.problem))
     elif done is None or missing is None:
         rows.append(("done", "only the ledger has the offsets: the map is too large for metadata"))
     else:
-        end = _end(found.base, done)
+        end = _end(progress.base, done)
         rows += [
-            ("end", f"{end:,} ({end - found.base:,} offsets from the base on)"),
+            ("end", f"{end:,} ({end - progress.base:,} offsets from the base)"),
             ("done", _ranges(done, ranges_max)),
             ("not done", _ranges(missing, ranges_max)),
         ]
@@ -63,22 +63,24 @@ def _end(base: int, done: OffsetSet) -> int:
     return done.end if done else base
 
 
-def _not_done(found: CommittedProgress) -> OffsetSet | None:
+def _not_done(progress: CommittedProgress) -> OffsetSet | None:
     """Return the offsets from the base to the last done one that are not done."""
-    done = found.done
+    done = progress.done
     if not done:
         return done
-    # What is between the done ranges; a map may have a million.
+    # The gaps between the done ranges, of which a map may have a million.
     between = done.boundaries[:-1]
-    if done.first == found.base:
+    if done.first == progress.base:
         return OffsetSet(between[1:])
-    return OffsetSet(np.concatenate(([found.base], between)))
+    return OffsetSet(np.concatenate(([progress.base], between)))
 
 
 def _ranges(offsets: OffsetSet, ranges_max: int) -> str:
     if not offsets:
         return "none"
-    shown = " ".join(f"[{start:,}, {end:,})" for start, end in offsets.bounds[:ranges_max].tolist())
+    ranges = " ".join(
+        f"[{start:,}, {end:,})" for start, end in offsets.bounds[:ranges_max].tolist()
+    )
     more = len(offsets) - ranges_max
-    text = f"{offsets.count:,} in {shown}"
+    text = f"{offsets.count:,} in {ranges}"
     return f"{text} and {more:,} more ranges" if more > 0 else text

@@ -1,4 +1,4 @@
-"""A group's offsets, as a table with a bar for each partition, and as JSON."""
+"""A group's offsets, as a table with a bar for each partition, and as JSON; and offsets that are moved or migrated."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from kafka_ordered_ops.cli.show.facts import partition_facts
+from kafka_ordered_ops.cli.show.layout import (
+    NOTHING,
+    PARTITIONS_SHOWN,
+    add_columns,
+    caption_more,
+    new_table,
+    number_text,
+    shortened,
+)
 from kafka_ordered_ops.cli.show.terminal import Board
+from kafka_ordered_ops.core.group.decisions.migrating import Migration
+from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_map.reading import MetadataKind
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
@@ -22,21 +32,16 @@ from kafka_ordered_ops.core.types import ProgressFormat, TopicPartition
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, PartitionOffsets
 from kafka_ordered_ops.windows.queries.offsets_before import OffsetsBefore
 
-#: Partitions shown in a table; --json has all.
-_PARTITIONS_SHOWN: Final = 200
-
 #: Offsets before a time shown in a table; --json has all.
 _ROWS_SHOWN: Final = 1_000
 
 #: Lines of the table on the terminal besides partitions: title, head, rules, total, caption, two for the legend, time.
 _LINES_AROUND: Final = 10
 
-#: A line of the table on the terminal has room for so much of a name.
+#: Characters of a name in a line of the table on the terminal.
 _NAME_LENGTH: Final = 30
 
 _BAR_CELLS: Final = 30
-
-_NOTHING: Final = "-"
 
 #: Where the progress of a group without windows is.
 _COMMITS: Final = "commits"
@@ -56,80 +61,76 @@ _MISSING: Final = ("░", ".", "red", "not done")
 _CELLS: Final = (_DONE, _PARTLY, _CLAIMED, _MISSING)
 
 
-def offsets_json(found: GroupOffsets) -> dict[str, Any]:
+def offsets_json(offsets: GroupOffsets) -> dict[str, Any]:
     """Return the offsets as JSON; ranges are half-open pairs."""
     return {
-        "group": found.group_id,
-        "progress_in": _COMMITS if found.format is None else found.format.value,
-        "lag": found.lag,
+        "group": offsets.group_id,
+        "progress_in": _COMMITS if offsets.format is None else offsets.format.value,
+        "lag": offsets.lag,
         "partitions": [
             {
-                **partition_facts(one),
-                "done": one.done.bounds.tolist(),
-                "claimed": one.claimed.bounds.tolist(),
-                "metadata": one.metadata.value,
-                "problem": one.problem,
+                **partition_facts(partition),
+                "done": partition.done.bounds.tolist(),
+                "claimed": partition.claimed.bounds.tolist(),
+                "metadata": partition.metadata.value,
+                "problem": partition.problem,
             }
-            for one in found.partitions
+            for partition in offsets.partitions
         ],
-        "missing_topics": list(found.missing_topics),
-        "unreadable": list(found.unreadable),
+        "missing_topics": list(offsets.missing_topics),
+        "unreadable": list(offsets.unreadable),
     }
 
 
-def tables(found: GroupOffsets, *, rows_max: int = _PARTITIONS_SHOWN) -> list[RenderableType]:
+def tables(offsets: GroupOffsets, *, rows_max: int = PARTITIONS_SHOWN) -> list[RenderableType]:
     """Return a row for each partition, those with the greatest lag if not all fit; and the bars' meaning."""
-    return [_table(found, rows_max, str, in_lines=False), _Legend()]
+    return [_table(offsets, rows_max, str, in_lines=False), _Legend()]
 
 
 def _table(
-    found: GroupOffsets, rows_max: int, name_of: Callable[[TopicPartition], str], *, in_lines: bool
+    offsets: GroupOffsets,
+    rows_max: int,
+    name_of: Callable[[TopicPartition], str],
+    *,
+    in_lines: bool,
 ) -> Table:
-    """Return the table, whose bars give way first where it is too wide; with `in_lines` each row takes one line."""
-    rows = found.partitions
+    """Return the table. Its bars shrink first if it is too wide; with `in_lines`, each row takes one line."""
+    rows = offsets.partitions
     cut: Any = {"no_wrap": True} if in_lines else {"overflow": "fold"}
     maps = not in_lines and any(
-        one.metadata not in (MetadataKind.NONE, MetadataKind.OURS) for one in rows
+        row.metadata not in (MetadataKind.NONE, MetadataKind.OURS) for row in rows
     )
-    totals = len(rows) > 1
-    table = Table(
-        title=f"group {found.group_id}: progress in {_PLACES[found.format]}",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_footer=totals,
-    )
-    table.add_column("partition", f"total of {len(rows):,}", **cut)
+    title = f"group {offsets.group_id}: progress in {_PLACES[offsets.format]}"
+    table = new_table(title, footer=len(rows) > 1)
+    add_columns(table, ("partition", f"total of {len(rows):,}"), **cut)
     table.add_column("log" if in_lines else "from log start to end")
     counts: dict[str, list[int | None]] = {
-        # A sum of offsets of several logs says nothing.
-        "committed": [one.committed for one in rows],
-        "end": [one.end_offset for one in rows],
-        "lag": [one.lag for one in rows],
-        "done beyond": [one.done_beyond for one in rows],
-        "claimed": [one.claimed.count for one in rows],
+        # Offsets of different logs have no meaningful sum.
+        "committed": [row.committed for row in rows],
+        "end": [row.end_offset for row in rows],
+        "lag": [row.lag for row in rows],
+        "done beyond": [row.done_beyond for row in rows],
+        "claimed": [row.claimed.count for row in rows],
     }
-    if found.format is None:
+    if offsets.format is None:
         del counts["claimed"]
     for name, values in counts.items():
         total = sum(value or 0 for value in values) if name not in ("committed", "end") else None
-        table.add_column(name, "" if total is None else f"{total:,}", justify="right", **cut)
+        add_columns(table, (f">{name}", "" if total is None else f"{total:,}"), **cut)
     if maps:
         table.add_column("metadata", **cut)
     for number in islice(_by_need(rows, rows_max), rows_max):
-        one = rows[number]
+        row = rows[number]
         table.add_row(
-            name_of(one.tp),
-            _Bar(one),
-            *(_number(values[number]) for values in counts.values()),
-            *([one.metadata.value] if maps else []),
+            name_of(row.tp),
+            _Bar(row),
+            *(number_text(values[number]) for values in counts.values()),
+            *([row.metadata.value] if maps else []),
         )
-    if (more := len(rows) - rows_max) > 0:
-        table.caption = f"and {more:,} more partitions; --json shows them all"
-    return table
+    return caption_more(table, len(rows), rows_max)
 
 
-def before_json(found: Sequence[OffsetsBefore]) -> dict[str, Any]:
+def before_json(partitions: Sequence[OffsetsBefore]) -> dict[str, Any]:
     """Return offsets before a time as JSON."""
     return {
         "partitions": [
@@ -139,49 +140,52 @@ def before_json(found: Sequence[OffsetsBefore]) -> dict[str, Any]:
                 "log_start": part.log_start,
                 "end": part.end_offset,
                 "offsets": [
-                    {"time": time_text(one.time_ms), "offset": one.offset} for one in part.offsets
+                    {
+                        "time": None if entry.time_ms is None else time_text(entry.time_ms),
+                        "offset": entry.offset,
+                    }
+                    for entry in part.offsets
                 ],
             }
-            for part in found
+            for part in partitions
         ]
     }
 
 
-def before_table(found: Sequence[OffsetsBefore]) -> Table:
+def before_table(partitions: Sequence[OffsetsBefore]) -> Table:
     """Return a row for each offset before a time."""
-    table = Table(caption_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("partition", overflow="fold")
-    table.add_column("time", overflow="fold")
-    table.add_column("offset", justify="right", overflow="fold")
-    table.add_column("offsets to the end", justify="right", overflow="fold")
-    rows = [(part, one) for part in found for one in part.offsets]
-    for part, one in rows[:_ROWS_SHOWN]:
-        to_end = max(part.end_offset - one.offset, 0)
-        table.add_row(str(part.tp), time_text(one.time_ms), f"{one.offset:,}", f"{to_end:,}")
-    if (more := len(rows) - _ROWS_SHOWN) > 0:
-        table.caption = f"and {more:,} more offsets; --json shows them all"
-    return table
+    table = new_table(None, "partition", "time", ">offset", ">offsets to the end")
+    rows = [(part, entry) for part in partitions for entry in part.offsets]
+    for part, entry in rows[:_ROWS_SHOWN]:
+        to_end = max(part.end_offset - entry.offset, 0)
+        table.add_row(
+            str(part.tp),
+            NOTHING if entry.time_ms is None else time_text(entry.time_ms),
+            f"{entry.offset:,}",
+            f"{to_end:,}",
+        )
+    return caption_more(table, len(rows), _ROWS_SHOWN, "offsets")
 
 
 class OffsetsBoard:
-    """Overwrites a group's offsets on a board, with the newest failure below them."""
+    """A display that is overwritten with a group's offsets, and the newest failure below them."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._last: GroupOffsets | None = None
         board.show(Text("reading offsets"))
 
-    def show(self, found: GroupOffsets, now_ms: int) -> None:
+    def show(self, offsets: GroupOffsets, now_ms: int) -> None:
         """Show the offsets as of now."""
-        self._last = found
-        self._show(Text(f"{found.lag:,} offsets behind; read at {time_text(now_ms)}"))
+        self._last = offsets
+        self._show(Text(f"{offsets.lag:,} offsets behind; read at {time_text(now_ms)}"))
 
     def fail(self, message: str) -> None:
-        """Show the last offsets, and why there are no newer ones."""
+        """Show the last offsets and the failure."""
         self._show(Text(f"no answer, reading again: {message}", "red"))
 
     def _show(self, line: Text) -> None:
-        # One line: what does not fit the terminal cannot be overwritten.
+        # One line: the display cannot overwrite more than fits the terminal.
         line.no_wrap, line.overflow = True, "ellipsis"
         rows_max = max(self._board.lines - _LINES_AROUND, 1)
         if self._last is None:
@@ -192,7 +196,7 @@ class OffsetsBoard:
 
 
 class _Bar:
-    """A partition's log in cells; without the letters of Unicode where the terminal has none."""
+    """A partition's log as cells, in ASCII on a terminal without Unicode."""
 
     def __init__(self, offsets: PartitionOffsets) -> None:
         self._offsets = offsets
@@ -230,16 +234,20 @@ def _cells(
     # In Python's integers: the product exceeds 64 bits near the greatest offsets.
     edges = np.array([start + (end - start) * n // cells for n in range(cells + 1)], dtype=np.int64)
     sizes = np.diff(edges)
-    done, claimed = (np.diff(_below(one, edges)) for one in (offsets.done, offsets.claimed))
-    found = []
-    for size, finished, held in zip(*(one.tolist() for one in (sizes, done, claimed)), strict=True):
+    done, claimed = (
+        np.diff(_below(offset_set, edges)) for offset_set in (offsets.done, offsets.claimed)
+    )
+    bar = []
+    for size, finished, held in zip(
+        *(column.tolist() for column in (sizes, done, claimed)), strict=True
+    ):
         if finished == size:
-            found.append(_DONE)
+            bar.append(_DONE)
         elif held:
-            found.append(_CLAIMED)
+            bar.append(_CLAIMED)
         else:
-            found.append(_PARTLY if finished else _MISSING)
-    return found
+            bar.append(_PARTLY if finished else _MISSING)
+    return bar
 
 
 def _below(offsets: OffsetSet, edges: Int64Array) -> Int64Array:
@@ -247,7 +255,7 @@ def _below(offsets: OffsetSet, edges: Int64Array) -> Int64Array:
     bounds = offsets.bounds
     starts, ends = bounds[:, 0], bounds[:, 1]
     sums = np.concatenate(([0], np.cumsum(ends - starts)))
-    # Ranges that begin below the edge, less what of the last one is not below it.
+    # Ranges that begin below the edge, less the part of the last one beyond it.
     at = np.searchsorted(starts, edges, side="left")
     last = np.concatenate(([0], ends))[at]
     below: Int64Array = sums[at] - np.maximum(last - edges, 0)
@@ -255,17 +263,48 @@ def _below(offsets: OffsetSet, edges: Int64Array) -> Int64Array:
 
 
 def _short(tp: TopicPartition) -> str:
-    """Return a name that fits a line; a long one without its middle, so that the number stays."""
-    name, half = str(tp), _NAME_LENGTH // 2
-    return name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}"
+    return shortened(str(tp), _NAME_LENGTH)
 
 
 def _by_need(rows: Sequence[PartitionOffsets], rows_max: int) -> Sequence[int]:
-    """Return the numbers of the rows by name; by lag, if not all fit."""
+    """Return the numbers of the rows: by name, or by lag if not all fit."""
     if len(rows) <= rows_max:
         return range(len(rows))
     return sorted(range(len(rows)), key=lambda number: -rows[number].lag)
 
 
-def _number(value: int | None) -> str:
-    return _NOTHING if value is None else f"{value:,}"
+def reset_table(reset: OffsetReset) -> Table:
+    """Return the offsets of each partition before and after; the sums count all partitions."""
+    rows = reset.partitions
+    table = new_table(
+        None,
+        ("partition", f"total of {len(rows):,}"),
+        ">from",
+        ">to",
+        (">skipped", f"{sum(row.skipped for row in rows):,}"),
+        (">repeated", f"{sum(row.repeated for row in rows):,}"),
+        footer=True,
+    )
+    for row in rows[:PARTITIONS_SHOWN]:
+        numbers = (row.before, row.after, row.skipped, row.repeated)
+        table.add_row(str(row.tp), *map(number_text, numbers))
+    return caption_more(table, len(rows), PARTITIONS_SHOWN)
+
+
+def migration_table(migration: Migration) -> Table:
+    """Return the commit of each partition."""
+    rows = migration.partitions
+    table = new_table(
+        f"from {migration.before} to {migration.after}",
+        ("partition", f"total of {len(rows):,}"),
+        ">committed",
+        ">to commit",
+        (">done beyond", f"{sum(row.done.count for row in rows):,}"),
+        (">taken over", f"{sum(row.gained.count for row in rows):,}"),
+        ">bytes",
+        footer=True,
+    )
+    for row in rows[:PARTITIONS_SHOWN]:
+        numbers = (row.base_before, row.base, row.done.count, row.gained.count, row.size_bytes)
+        table.add_row(str(row.tp), *map(number_text, numbers))
+    return caption_more(table, len(rows), PARTITIONS_SHOWN)

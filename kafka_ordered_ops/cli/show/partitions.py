@@ -1,4 +1,4 @@
-"""The partitions of an ordered read, as a table that is overwritten."""
+"""The partitions of an ordered read, as a table that is refreshed."""
 
 from __future__ import annotations
 
@@ -12,46 +12,45 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kafka_ordered_ops.cli.show.layout import NOTHING, shortened
 from kafka_ordered_ops.cli.show.terminal import Board
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 
-#: Between two pictures. Of thousands of partitions they take long, and get a share of the time; but one that was slow
-#: by chance must not stop them.
+#: Time between two refreshes. With thousands of partitions a refresh is slow, and gets a share of the time. The maximum
+#: prevents that one slow refresh stops the display.
 _EVERY_S: Final = 0.25
 _EVERY_S_MAX: Final = 2.0
 _SHARE: Final = 0.1
 
-#: The rate is that of the last seconds.
+#: The time over which rates are computed.
 _RATE_S: Final = 5.0
 
 #: Lines besides partitions: title, heads, rule, total, caption, and the blank ones around.
 _LINES_AROUND: Final = 8
 
-#: On a terminal of fewer characters, what other columns imply is left out: 80 are usual.
+#: On a narrower terminal, columns that follow from others are left out. 80 characters are usual.
 _WIDE: Final = 110
 
-#: A line of the table has room for so much of a name.
+#: Characters of a name in a line of the table.
 _NAME_LENGTH: Final = 40
 _NAME_LENGTH_NARROW: Final = 16
 
-_NOTHING: Final = "-"
-
 
 class PartitionsBoard:
-    """Shows the state of a reader on a board, several times a second."""
+    """A display of a reader's state, refreshed several times a second."""
 
     def __init__(self, board: Board, what: str, *, follow: bool) -> None:
         self._board, self._what = board, what
         self._read_word = "live" if follow else "read"
         self._next_s = 0.0
-        #: When, the positions, and the records written.
+        #: Samples: the time, the positions, and the number of records written.
         self._past: deque[tuple[float, dict[TopicPartition, int], int]] = deque()
         board.show(Text(f"{what}: looking for partitions"))
 
     def show(self, reader: OrderedReader, records: int) -> None:
-        """Show the state now, unless it was shown a moment ago."""
+        """Show the state, unless the last refresh is recent."""
         begun = time.monotonic()
         if begun < self._next_s:
             return
@@ -61,7 +60,7 @@ class PartitionsBoard:
         is_wide = self._board.width >= _WIDE
         table = _table(rows, rates, rows_max, self._read_word, is_wide=is_wide)
         title = f"{records:,} records written, {pace:,.0f}/s: {self._what}"
-        # One line: what does not fit the terminal cannot be overwritten.
+        # One line: the display cannot overwrite more than fits the terminal.
         table.title = Text(title, "italic", no_wrap=True, overflow="ellipsis")
         self._board.show(table)
         now = time.monotonic()
@@ -105,7 +104,7 @@ def _table(
     counts = ("position", *ends, "lag", "held", *(["late"] if late else []))
     table.add_column("partition", f"total of {len(rows):,}", no_wrap=True)
     for name in counts:
-        # A sum of offsets of several logs says nothing.
+        # Offsets of different logs have no meaningful sum.
         total = "" if name in ("position", "end") else f"{sum(row[name] for row in rows):,}"
         table.add_column(name, total, justify="right", no_wrap=True)
     if is_wide:
@@ -167,13 +166,10 @@ def _tp(row: dict[str, Any]) -> TopicPartition:
 
 
 def _name(row: dict[str, Any], *, is_wide: bool) -> str:
-    """Return the partition; a long name without its middle, so that the number stays."""
-    length = _NAME_LENGTH if is_wide else _NAME_LENGTH_NARROW
-    name, half = str(_tp(row)), length // 2
-    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
+    return shortened(str(_tp(row)), _NAME_LENGTH if is_wide else _NAME_LENGTH_NARROW)
 
 
 def _time(timestamp_ms: int | None, *, is_wide: bool) -> str:
     if timestamp_ms is None:
-        return _NOTHING
+        return NOTHING
     return time_text(timestamp_ms if is_wide else timestamp_ms // 1000 * 1000)

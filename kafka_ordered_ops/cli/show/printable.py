@@ -1,7 +1,7 @@
-r"""Text of others on a terminal: what would move its cursor, colour it, or turn the order of letters, is shown as an escape.
+r"""Escapes of control characters in text that is shown on a terminal.
 
-Keys and values of records, names, notes and errors may hold anything. A terminal obeys control characters, and shows
-text between bidirectional marks in another order than it is. `printable` shows them as Python writes them, such as
+Keys and values of records, names, notes and errors may contain any text. A terminal obeys control characters, and
+reorders text between bidirectional marks. `printable` shows such characters as Python writes them, for example
 ``\x1b`` and ``\u202e``.
 """
 
@@ -11,29 +11,29 @@ import json
 import re
 from typing import Final
 
-#: Control characters, surrogates, and everything invisible that has an effect: Unicode's categories Cc, Cf, Cs, Zl and Zp,
-#: but for the tabulator and the line feed.
+#: Control characters, surrogates, and invisible characters with an effect: Unicode's categories Cc, Cf, Cs, Zl and Zp,
+#: except tabs and line feeds.
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-#: The same and the two, in a value that has one line.
+#: The same, with tabs and line feeds, for values on one line.
 _UNSAFE_IN_LINE: Final = re.compile(f"[\t\n]|{_UNSAFE.pattern}")
 
 
 def printable(text: str) -> str:
-    """Return text that a terminal only shows; line feeds and tabulators stay."""
+    """Return text with escaped control characters; line feeds and tabs stay."""
     return text if text.isprintable() else _UNSAFE.sub(_escaped, text)
 
 
 def in_line(text: str) -> str:
-    """Return text that a terminal only shows, on one line."""
+    """Return text with escaped control characters, on one line."""
     return text if text.isprintable() else _UNSAFE_IN_LINE.sub(_escaped, text)
 
 
 def in_json(text: str) -> str:
-    """Return JSON that a terminal only shows, and that is still the same value: such characters are in strings only."""
+    """Return JSON with escaped control characters and the same value: only strings contain them."""
     return text if text.isprintable() else _UNSAFE.sub(_json_escaped, text)
 
 

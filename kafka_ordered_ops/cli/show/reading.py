@@ -1,4 +1,4 @@
-"""What `read` shows while it reads: a table of partitions, a progress bar, or nothing."""
+"""The display of `read`: a table of partitions, a progress bar, or nothing."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class View(Protocol):
-    """Shows a read."""
+    """The display of a read."""
 
     @property
     def progress(self) -> Progress | None:
-        """What the reader reports to."""
+        """The callback for the reader's progress."""
 
     def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
-        """Show the state: so many records are written, and so many are written next."""
+        """Show the state, with the number of records written, and of those written next."""
 
 
 @contextmanager
 def watching(
     screen: Screen, what: str, *, table: bool, follow: bool, shares_terminal: bool
 ) -> Iterator[View]:
-    """Provide what shows the read until the block ends.
+    """Provide the display of a read until the block ends.
 
     Args:
-        screen: where.
+        screen: the command's screen.
         what: the topics.
         table: whether to show the partitions, on a terminal.
         follow: whether the read has no end.
-        shares_terminal: whether records go to the terminal too: nothing is shown once the first one does.
+        shares_terminal: whether records are written to the terminal too: then nothing is shown from the first record on.
     """
     with ExitStack() as stack:
         board = stack.enter_context(screen.board()) if table and not shares_terminal else None
@@ -87,7 +87,7 @@ class _Progress:
     """A bar, or lines in a log: first of offsets read, then of records written.
 
     Args:
-        screen: where.
+        screen: the command's screen.
         ended_by_records: closed before the first record.
     """
 
@@ -97,14 +97,14 @@ class _Progress:
         self._total: int | None = None
 
     def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self._screen.answered()
         if next_records and self._ended_by_records is not None:
             self._ended_by_records.close()
         elif next_records and self._total is None:
             state: Any = reader.state()
             if pc.sum(state["lag"]).as_py():
-                # It still reads: there is a bound on how far records are out of order.
+                # Still reading: with a maximum out-of-orderness, records are released earlier.
                 return
             self._total = written + next_records + pc.sum(state["held"]).as_py()
             self._screen.phase("writing", "records")

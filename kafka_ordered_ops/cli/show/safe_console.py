@@ -1,4 +1,4 @@
-"""The one way to a terminal: a console of rich that shows no control character of others."""
+"""The only console for terminals: rich's, with control characters of shown text escaped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kafka_ordered_ops.cli.show.printable import printable
 
 
 class SafeConsole(Console):
-    """Shows text of others as it is, without what a terminal would obey; rich's own codes are apart from text."""
+    """Shows text with escaped control characters; rich's own codes are separate from text."""
 
     def __init__(self, **options: Any) -> None:
-        # Without markup: values may have brackets, which are not colours.
+        # Without markup: brackets in values are not colours.
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -26,9 +26,9 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the pieces of whatever is shown."""
+        """Yield the segments of a renderable."""
         if isinstance(renderable, Text):
-            # Before its lines are cut to a width.
+            # Before its lines are wrapped to a width.
             renderable = _printable_text(renderable)
         for segment in super().render(renderable, options):
             if segment.control:
@@ -40,11 +40,11 @@ class SafeConsole(Console):
 def _printable_text(text: Text) -> Text:
     if printable(text.plain) == text.plain:
         return text
-    shown = text.blank_copy()
+    result = text.blank_copy()
     edges = sorted({edge for span in text.spans for edge in (span.start, span.end)})
     for piece in text.divide(edges):
-        one = Text(printable(piece.plain))
+        safe_piece = Text(printable(piece.plain))
         for span in piece.spans:
-            one.stylize(span.style)
-        shown.append_text(one)
-    return shown
+            safe_piece.stylize(span.style)
+        result.append_text(safe_piece)
+    return result

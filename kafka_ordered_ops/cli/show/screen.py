@@ -46,7 +46,7 @@ class Screen:
     def __init__(self, *, as_json: bool, debug: bool) -> None:
         self.as_json = as_json
         self.debug = debug
-        #: The brokers of the command; None: none, or in memory.
+        #: The brokers of the command; `None` without brokers, or with those in memory.
         self.brokers: str | None = None
         self._silence: Silence | None = None
         self._secrets: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Screen:
         self.note("")
 
     def note(self, text: str) -> None:
-        """Show what is waited for, on a terminal until an empty text ends it, in a log for good."""
+        """Show the reason for waiting: on a terminal until an empty text clears it, in a log permanently."""
         place = self._display or self._board
         if place is not None:
             place.note(in_line(self._masked(text)))
@@ -274,7 +274,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # Nobody wants the rest.
+        # The reader of the output is gone.
         raise
     except OSError as error:
         raise UnwrittenError(f"the result could not be written: {error.strerror}") from error
@@ -300,7 +300,7 @@ def _walk(value: Any, change: Any) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: _walk(one, change) for key, one in value.items()}
+        return {key: _walk(item, change) for key, item in value.items()}
     if isinstance(value, list):
-        return [_walk(one, change) for one in value]
+        return [_walk(item, change) for item in value]
     return value

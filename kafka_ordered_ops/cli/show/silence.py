@@ -1,4 +1,4 @@
-"""Reports of what a command waits for: a client without a broker is silent until its timeout."""
+"""Reports why a command waits: a client without a broker is silent until its timeout."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Silence:
 
     def __init__(self, say: Callable[[str], None], brokers: str, doing: str) -> None:
         self._say = say
-        self._brokers = [one.strip() for one in brokers.split(",") if one.strip()]
+        self._brokers = [address.strip() for address in brokers.split(",") if address.strip()]
         self._doing = doing
         self._over = threading.Event()
         self._lock = threading.Lock()
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def end(self) -> None:
-        """End the reports, at the first sign of progress: none comes after it."""
+        """End the reports, at the first sign of progress; no report follows."""
         with self._lock:
             self._over.set()
 
     def _watch(self) -> None:
         if self._over.wait(_LOOK_S):
             return
-        why = [_unreachable(one) for one in self._brokers[:_BROKERS_MAX]]
+        why = [_unreachable(address) for address in self._brokers[:_BROKERS_MAX]]
         where = ", ".join(self._brokers)
         if all(why):
             # No broker answered: the line has the reason of the first one.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -18,30 +17,34 @@ from kafka_ordered_ops.cli.show.facts import (
     seconds_of,
     summary_facts,
 )
+from kafka_ordered_ops.cli.show.layout import (
+    NOTHING,
+    PARTITIONS_SHOWN,
+    add_columns,
+    caption_more,
+    new_table,
+    number_text,
+)
 from kafka_ordered_ops.cli.show.printable import in_line
 from kafka_ordered_ops.core.group.decisions.adoption import Adoption
 from kafka_ordered_ops.core.group.gaps import Gap
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
-from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_ranges import LateSteps
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.hosting.summary import window_summary
+from kafka_ordered_ops.core.window.window_id import times_in_id
+from kafka_ordered_ops.delivery.summary import window_summary
 from kafka_ordered_ops.output.roots.leftovers import Left
 from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets
 
-#: Ranges shown for one partition; the JSON has all of them.
+#: Ranges shown for one partition; --json has all.
 _RANGES_SHOWN: Final = 3
-
-#: Partitions shown for one plan: nobody reads a longer table.
-_PARTITIONS_SHOWN: Final = 200
-
-_NOTHING: Final = "-"
 
 #: Instead of a time: before everything, any time, and no interval.
 _BEGINNING: Final = "(beginning)"
@@ -59,7 +62,7 @@ def plan_table(
     log_starts = log_starts or {}
     with_lost = bool(plan.lost)
     with_late = any(part.late for part in plan)
-    table = _table(
+    table = new_table(
         f"window {plan.window_id}: {plan.content}, {plan.offsets:,} offsets {_times(plan.window)}",
         "partition",
         *([">log start"] if log_starts else []),
@@ -71,22 +74,20 @@ def plan_table(
         *(["lost"] if with_lost else []),
         *(["late before"] if with_late else []),
     )
-    for part in islice(plan, _PARTITIONS_SHOWN):
+    for part in islice(plan, PARTITIONS_SHOWN):
         head, tail = head_and_tail(part)
         table.add_row(
             str(part.tp),
-            *([_number(log_starts.get(part.tp))] if log_starts else []),
-            _number(base_of(state, part.tp)),
-            _number(part.taken.count),
+            *([number_text(log_starts.get(part.tp))] if log_starts else []),
+            number_text(base_of(state, part.tp)),
+            number_text(part.taken.count),
             _ranges(part.taken),
-            _number(head),
-            _number(tail),
+            number_text(head),
+            number_text(tail),
             *([_ranges(part.lost)] if with_lost else []),
             *([_late(part.late)] if with_late else []),
         )
-    if (more := len(plan.partitions) - _PARTITIONS_SHOWN) > 0:
-        table.caption = f"and {more:,} more partitions; --json shows them all"
-    return table
+    return caption_more(table, len(plan.partitions), PARTITIONS_SHOWN)
 
 
 def delivery_text(record: WindowRecord) -> Text:
@@ -97,41 +98,36 @@ def delivery_text(record: WindowRecord) -> Text:
         ("window", record.plan.window_id),
         ("status", _state(record)),
         *_times_rows(record.plan.window),
-        ("records", _number(records)),
-        ("out_of_order", _number(summary["out_of_order"])),
-        ("late", _number(summary["late"])),
-        ("seconds", _NOTHING if seconds is None else f"{seconds:,.1f}"),
-        ("records/s", f"{records / seconds:,.0f}" if records and seconds else _NOTHING),
-        ("output", summary["output"] or _NOTHING),
+        ("records", number_text(records)),
+        ("out_of_order", number_text(summary["out_of_order"])),
+        ("late", number_text(summary["late"])),
+        ("seconds", NOTHING if seconds is None else f"{seconds:,.1f}"),
+        ("records/s", f"{records / seconds:,.0f}" if records and seconds else NOTHING),
+        ("output", summary["output"] or NOTHING),
     )
 
 
 def deliveries_table(records: Sequence[WindowRecord]) -> Table:
-    """Return the results of a series of windows, and the sums."""
-    with_since = _have_since(records)
+    """Return the results of a series of windows, and the sums; with ids and times as in `windows_table`."""
+    summaries = [WindowSummary.of(record) for record in records]
+    with_times = not all(map(_has_times_in_id, summaries))
     names = ("records", "out_of_order", "late", "bytes")
-    table = _table(
-        None,
-        "window",
-        "status",
-        *(["since"] if with_since else []),
-        "cutoff",
-        *(f">{name}" for name in names),
-    )
+    table = new_table(None)
+    columns = (*(["times (UTC)"] if with_times else []), *(f">{name}" for name in names))
+    add_columns(table, "status", *columns, "window", no_wrap=True)
     sums: dict[str, int | None] = dict.fromkeys(names, 0)
-    for record in records:
+    for record, summary in zip(records, summaries, strict=True):
         counts = counts_of(record)
         sums = {name: _sum(sums[name], counts[name]) for name in names}
         table.add_row(
-            record.plan.window_id,
             _state(record),
-            *([_since(record.plan.window)] if with_since else []),
-            time_text(record.plan.cutoff_ms),
-            *(_number(counts[name]) for name in names),
+            *([_times_in_row(summary)] if with_times else []),
+            *(number_text(counts[name]) for name in names),
+            summary.window_id,
         )
     table.add_section()
-    blanks = [""] * (3 if with_since else 2)
-    table.add_row(windows_text(len(records)), *blanks, *map(_number, sums.values()))
+    blanks = [""] * (2 if with_times else 1)
+    table.add_row(*blanks, *map(number_text, sums.values()), windows_text(len(records)))
     return table
 
 
@@ -139,109 +135,125 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
     """Return the folders of the windows' outputs."""
     outputs = [output_of(record.result, record.plan) for record in records]
     roots = dict.fromkeys(output.root for output in outputs if output is not None)
-    roots |= dict.fromkeys(name for one in records if (name := table_of(one.result)) is not None)
-    return _lines(*(("output", root) for root in roots or [_NOTHING]))
-
-
-def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
-    """Return a table of the windows of a group."""
-    with_since = any(one.since_ms is not None or one.sweep for one in found.windows)
-    with_parts = any(one.parts is not None for one in found.windows)
-    table = _table(
-        None,
-        "window",
-        "status",
-        "content",
-        *(["since"] if with_since else []),
-        "cutoff",
-        ">offsets",
-        ">records",
-        ">attempt",
-        *([">parts"] if with_parts else []),
-        ">untouched for",
+    roots |= dict.fromkeys(
+        name for record in records if (name := table_of(record.result)) is not None
     )
-    for summary in found.windows:
-        facts = summary_facts(group_id, summary, now_ms=now_ms)
-        untouched, parts = facts["untouched_seconds"], facts["parts"]
-        since = _SWEEP if facts["sweep"] else facts["since"] or _NOTHING
-        reported = _NOTHING if parts is None else f"{parts['reported']:,}/{parts['count']:,}"
-        table.add_row(
-            facts["window_id"],
-            facts["status"]
-            + (" (pruned)" if facts["pruned"] else "")
-            + (", not published" if summary.window_id in found.unpublished else ""),
-            facts["content"],
-            *([since] if with_since else []),
-            facts["cutoff"],
-            _number(facts["offsets"]),
-            _number(facts["records"]),
-            _number(facts["attempt"]),
-            *([reported] if with_parts else []),
-            _NOTHING if untouched is None else age_text(untouched),
+    return _lines(*(("output", root) for root in roots or [NOTHING]))
+
+
+def windows_table(group_id: str, summaries: Summaries, *, now_ms: int) -> Table:
+    """Return a table of the windows of a group, a line each.
+
+    The id is last, where a long one can be copied. Most ids contain the times of their window, and then it is the only
+    column of them.
+    """
+    facts = [summary_facts(group_id, summary, now_ms=now_ms) for summary in summaries.windows]
+    is_shown = {
+        "times (UTC)": not all(map(_has_times_in_id, summaries.windows)),
+        ">parts": any(window["parts"] is not None for window in facts),
+        ">untouched for": any(window["untouched_seconds"] is not None for window in facts),
+    }
+    names = ["times (UTC)", ">records", ">parts", ">untouched for"]
+    columns = [name for name in names if is_shown.get(name, True)]
+    table = new_table(None)
+    add_columns(table, "status", *columns, "window", no_wrap=True)
+    for summary, window in zip(summaries.windows, facts, strict=True):
+        untouched, parts = window["untouched_seconds"], window["parts"]
+        cells = {
+            "times (UTC)": _times_in_row(summary),
+            ">records": number_text(window["records"]),
+            ">parts": NOTHING if parts is None else f"{parts['reported']:,}/{parts['count']:,}",
+            ">untouched for": NOTHING if untouched is None else age_text(untouched),
+        }
+        status = (
+            window["status"]
+            + (" (pruned)" if window["pruned"] else "")
+            + (", not published" if window["window_id"] in summaries.unpublished else "")
         )
-    for window_id in found.unreadable:
-        table.add_row(window_id, "unreadable")
+        table.add_row(status, *(cells[name] for name in columns), window["window_id"])
+    for window_id in summaries.unreadable:
+        table.add_row("unreadable", *([NOTHING] * len(columns)), window_id)
     return table
+
+
+def _has_times_in_id(summary: WindowSummary) -> bool:
+    """Return whether a window's id begins with its times."""
+    times = times_in_id(summary.since_ms, summary.cutoff_ms)
+    return not summary.sweep and summary.window_id.startswith(times)
+
+
+def _times_in_row(summary: WindowSummary) -> str:
+    """Return a window's times as short as they are exact: most are full minutes, and of one day."""
+    cutoff = _minute(summary.cutoff_ms)
+    if summary.sweep:
+        return f"{_SWEEP} before {cutoff}"
+    if summary.since_ms is None:
+        return f"before {cutoff}"
+    since = _minute(summary.since_ms)
+    day, _, _ = since.partition(" ")
+    return f"{since} to {cutoff.removeprefix(f'{day} ')}"
+
+
+def _minute(time_ms: int) -> str:
+    return time_text(time_ms).removesuffix("Z").removesuffix(":00").replace("T", " ")
 
 
 def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of a ledger's groups, from their `group_facts`."""
-    table = _table(None, "group", "mode", "topics", ">windows", ">open", "newest cutoff")
-    for one in facts:
-        if one["error"] is not None:
-            table.add_row(one["group"], "unreadable")
+    table = new_table(None, "group", "mode", "topics", ">windows", ">open", "newest cutoff")
+    for group in facts:
+        if group["error"] is not None:
+            table.add_row(group["group"], "unreadable")
             continue
         table.add_row(
-            one["group"],
-            one["mode"] or _NOTHING,
-            ", ".join(one["topics"]),
-            _number(one["windows"]),
-            _number(one["open_windows"]),
-            one["newest_cutoff"] or _NOTHING,
+            group["group"],
+            group["mode"] or NOTHING,
+            ", ".join(group["topics"]),
+            number_text(group["windows"]),
+            number_text(group["open_windows"]),
+            group["newest_cutoff"] or NOTHING,
         )
     return table
 
 
-def lag_table(found: GroupOffsets) -> Table:
+def lag_table(offsets: GroupOffsets) -> Table:
     """Return a table of a group's lag in each partition, the greatest first."""
-    table = _table(None, "partition", ">committed", ">log start", ">end", ">lag")
-    ordered = sorted(found.partitions, key=lambda one: (-one.lag, one.tp))
-    for one in ordered[:_PARTITIONS_SHOWN]:
-        numbers = (one.committed, one.log_start, one.end_offset, one.lag)
-        table.add_row(str(one.tp), *map(_number, numbers))
-    if (more := len(ordered) - _PARTITIONS_SHOWN) > 0:
-        table.caption = f"and {more:,} more partitions; --json shows them all"
-    return table
+    table = new_table(None, "partition", ">committed", ">log start", ">end", ">lag")
+    ordered = sorted(offsets.partitions, key=lambda partition: (-partition.lag, partition.tp))
+    for partition in ordered[:PARTITIONS_SHOWN]:
+        numbers = (partition.committed, partition.log_start, partition.end_offset, partition.lag)
+        table.add_row(str(partition.tp), *map(number_text, numbers))
+    return caption_more(table, len(ordered), PARTITIONS_SHOWN)
 
 
 def gaps_table(gaps: Sequence[Gap]) -> Table:
     """Return a table of the gaps."""
-    table = _table(None, "topic", "since", "cutoff", ">partitions", ">offsets", ">at most")
+    table = new_table(None, "topic", "since", "cutoff", ">partitions", ">offsets", ">at most")
     for gap in gaps:
         facts = gap.to_json()
-        known = gap.times is not None
+        has_times = gap.times is not None
         table.add_row(
             gap.topic,
-            facts["since"] or (_BEGINNING if known else _UNKNOWN),
+            facts["since"] or (_BEGINNING if has_times else _UNKNOWN),
             facts["cutoff"] or _UNKNOWN,
-            _number(gap.partitions),
-            _number(gap.offsets),
-            _number(gap.offsets_at_most),
+            number_text(gap.partitions),
+            number_text(gap.offsets),
+            number_text(gap.offsets_at_most),
         )
     return table
 
 
 def stages_table(stages: Sequence[Left]) -> Table:
-    """Return a table of what attempts have left."""
-    table = _table(None, "window", "attempt", "group", ">files", ">bytes", "written")
-    for one in stages:
-        facts = one.to_json()
+    """Return a table of the leftovers of attempts."""
+    table = new_table(None, "window", "attempt", "group", ">files", ">bytes", "written")
+    for stage in stages:
+        facts = stage.to_json()
         table.add_row(
-            one.window,
-            one.attempt,
-            one.group_id or _UNKNOWN,
-            _number(one.files),
-            _number(one.size),
+            stage.window,
+            stage.attempt,
+            stage.group_id or _UNKNOWN,
+            number_text(stage.files),
+            number_text(stage.size),
             facts["modified"],
         )
     return table
@@ -249,10 +261,13 @@ def stages_table(stages: Sequence[Left]) -> Table:
 
 def adoption_table(adoption: Adoption) -> Table:
     """Return a table of the moved progress."""
-    table = _table(None, "partition", "cause", ">from", ">to")
-    for one in adoption.moved:
+    table = new_table(None, "partition", "cause", ">from", ">to")
+    for move in adoption.moved:
         table.add_row(
-            str(one.tp), one.cause.value, _number(one.base_before), _number(one.base_after)
+            str(move.tp),
+            move.cause.value,
+            number_text(move.base_before),
+            number_text(move.base_after),
         )
     return table
 
@@ -260,22 +275,31 @@ def adoption_table(adoption: Adoption) -> Table:
 def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) -> Text:
     """Return a window's history and result; `processed` counts the offsets that its attempts have recorded."""
     facts = record_facts(record, now_ms=now_ms)
-    output = output_of(record.result, record.plan)
-    return _lines(
+    pruned, parts, untouched = record.pruned, record.parts, facts["untouched_seconds"]
+    result = record.result
+    if output := output_of(result, record.plan):
+        is_published = record.status is WindowStatus.PUBLISHED
+        result = output.final_path + ("" if is_published else " (not published)")
+    rows = [
         ("group", record.plan.group_id),
         ("status", facts["status"]),
-        *_pruned_rows(record),
+        None
+        if pruned is None
+        else ("pruned", f"{pruned.offsets:,} offsets, {pruned.lost:,} lost; its ranges are gone"),
         ("planned", facts["planned_at"]),
-        *_open_rows(facts),
+        None if untouched is None else ("untouched for", age_text(untouched)),
         ("attempt", facts["attempt"]),
-        *_parts_rows(record),
-        *_processed_rows(record, processed),
+        None if parts is None else ("parts", f"{len(parts.results):,}/{parts.count:,} reported"),
+        None
+        if processed is None
+        else ("processed", f"{processed:,}/{record.plan.offsets:,} offsets"),
         ("committed", facts["committed_at"]),
         ("records", facts["records"]),
-        ("output", _where(output.final_path, record.status) if output else record.result),
+        ("output", result),
         ("run", facts["run_id"]),
         *record.plan.window.to_json().items(),
-    )
+    ]
+    return _lines(*(row for row in rows if row is not None))
 
 
 def windows_text(count: int) -> str:
@@ -305,49 +329,11 @@ def _times_rows(window: Window) -> list[tuple[str, str]]:
 def _since(window: Window) -> str:
     if window.sweep:
         return _SWEEP
-    return _NOTHING if window.since_ms is None else time_text(window.since_ms)
-
-
-def _have_since(records: Sequence[WindowRecord]) -> bool:
-    windows = [record.plan.window for record in records]
-    return any(window.since_ms is not None or window.sweep for window in windows)
+    return NOTHING if window.since_ms is None else time_text(window.since_ms)
 
 
 def _state(record: WindowRecord) -> str:
     return f"{record.status}, {record.plan.content}"
-
-
-def _pruned_rows(record: WindowRecord) -> list[tuple[str, str]]:
-    if record.pruned is None:
-        return []
-    left = f"{record.pruned.offsets:,} offsets, {record.pruned.lost:,} lost; its ranges are gone"
-    return [("pruned", left)]
-
-
-def _open_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    untouched = facts["untouched_seconds"]
-    return [] if untouched is None else [("untouched for", age_text(untouched))]
-
-
-def _parts_rows(record: WindowRecord) -> list[tuple[str, str]]:
-    return [] if record.parts is None else [("parts", f"{_reported(record)} reported")]
-
-
-def _processed_rows(record: WindowRecord, processed: int | None) -> list[tuple[str, str]]:
-    return (
-        []
-        if processed is None
-        else [("processed", f"{processed:,}/{record.plan.offsets:,} offsets")]
-    )
-
-
-def _reported(record: WindowRecord) -> str:
-    parts = record.parts
-    return _NOTHING if parts is None else f"{len(parts.results):,}/{parts.count:,}"
-
-
-def _where(path: str, status: WindowStatus) -> str:
-    return path if status is WindowStatus.PUBLISHED else f"{path} (not published)"
 
 
 def _lines(*rows: tuple[str, Any]) -> Text:
@@ -358,41 +344,28 @@ def _lines(*rows: tuple[str, Any]) -> Text:
     )
 
 
-def _table(title: str | None, *columns: str) -> Table:
-    """Return a table whose columns named ``>...`` hold numbers."""
-    table = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        right = name.startswith(">")
-        table.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold")
-    return table
-
-
 def _text(value: Any) -> str:
     if value is None or value == []:
-        return _NOTHING
+        return NOTHING
     # A value with a line feed must not look like two lines of this package.
     return in_line(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    """Return the sum of two counts; None if one of them is unknown."""
-    return None if one is None or other is None else one + other
-
-
-def _number(value: int | None) -> str:
-    return _NOTHING if value is None else f"{value:,}"
+def _sum(first: int | None, second: int | None) -> int | None:
+    """Return the sum of two counts; `None` if one of them is unknown."""
+    return None if first is None or second is None else first + second
 
 
 def _ranges(offsets: OffsetSet) -> str:
     if not offsets:
-        return _NOTHING
-    shown = " ".join(f"[{start:,}, {end:,})" for start, end in islice(offsets, _RANGES_SHOWN))
+        return NOTHING
+    ranges = " ".join(f"[{start:,}, {end:,})" for start, end in islice(offsets, _RANGES_SHOWN))
     more = len(offsets) - _RANGES_SHOWN
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return f"{ranges} and {more:,} more" if more > 0 else ranges
 
 
 def _late(late: LateSteps) -> str:
     if not late:
-        return _NOTHING
+        return NOTHING
     latest, steps = late.times[-1], len(late.pieces)
     return f"{time_text(latest.before_ms)}{f' ({steps} steps)' if steps > 1 else ''}"

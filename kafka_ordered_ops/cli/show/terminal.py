@@ -27,6 +27,8 @@ from kafka_ordered_ops.cli.show.safe_console import SafeConsole
 
 #: Width of tables in a file or a pipe, where cut cells would only lose text.
 _WIDTH_WITHOUT_TERMINAL: Final = 200
+#: Width of the longest line.
+_WIDTH_MAX: Final = 10_000
 
 
 def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
@@ -34,8 +36,17 @@ def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
     width = None if stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     console = _ResultConsole(file=stdout, width=width)
     for result in results:
-        # Only a table adapts to a width; lines are left to the terminal.
-        console.print(result, soft_wrap=not isinstance(result, Table))
+        if not isinstance(result, Table):
+            # Lines are left to the terminal.
+            console.print(result, soft_wrap=True)
+        elif result.columns and all(column.no_wrap for column in result.columns):
+            # So are the lines of a table whose columns must not be cut.
+            whole = console.options.update(max_width=_WIDTH_MAX)
+            width = max(console.width, console.measure(result, options=whole).maximum)
+            # With a height too, or a terminal that cannot do anything has 80 columns.
+            _ResultConsole(file=stdout, width=width, height=console.height).print(result)
+        else:
+            console.print(result)
 
 
 @contextlib.contextmanager
@@ -70,7 +81,7 @@ class Board:
         self._update()
 
     def note(self, text: str) -> None:
-        """Show what is waited for below the rest, until the next note; an empty one ends it."""
+        """Show the reason for waiting below the content, until the next note; an empty note clears it."""
         if text != self._note:
             self._note = text
             self._update()
@@ -81,7 +92,7 @@ class Board:
 
 
 class _ResultConsole(SafeConsole):
-    """Raises for a closed pipe and leaves the decision to the caller; rich would end the program."""
+    """Raises an error for a closed pipe; rich would end the program."""
 
     def on_broken_pipe(self) -> None:
         # No reader is left, and Python's own flush at the end would fail again with a traceback.
@@ -121,7 +132,7 @@ class Bar:
         self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
 
     def note(self, text: str) -> None:
-        """Show what is waited for below the bar, until the next note; an empty one ends it."""
+        """Show the reason for waiting below the bar, until the next note; an empty note clears it."""
         self._progress.note = text
 
     def report(self, done: int, total: int, note: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kafka_ordered_ops.core.arguments import first_of
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
     GroupHandedOverError,
@@ -93,7 +93,7 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
         )
     if record.status is not WindowStatus.REWOUND:
         return record
-    if still_done := sum(offsets.count for offsets in _kept(view, record).values()):
+    if still_done := sum(offsets.count for offsets in _still_done(view, record).values()):
         raise WindowRewoundError(
             f"window {window_id} of group {view.group_id}: progress was moved back before some of its "
             f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned again, it would hold "
@@ -103,8 +103,8 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
     return None
 
 
-def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetSet]:
-    kept = {}
+def _still_done(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetSet]:
+    offsets = {}
     for part in record.plan:
         topic = None if view.state is None else view.state.topics.get(part.tp.topic)
         # A recreated topic has nothing left of the old one.
@@ -112,20 +112,20 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
             continue
         partition = topic.partitions.get(part.tp.partition)
         if partition is not None and (still := part.taken & partition.done):
-            kept[part.tp] = still
-    return kept
+            offsets[part.tp] = still
+    return offsets
 
 
-def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
+def check_topic_id(group_id: str, topic: TopicFacts, expected_id: str) -> None:
     """Raise `TopicRecreatedError` when a topic is not the one that a group's progress is about."""
-    if found.topic_id != expected_id:
+    if topic.topic_id != expected_id:
         raise TopicRecreatedError(
-            f"group {group_id}: topic {found.name} has id {found.topic_id}, but the group's progress belongs to "
+            f"group {group_id}: topic {topic.name} has id {topic.topic_id}, but the group's progress belongs to "
             f"{expected_id}: the topic was deleted and recreated, and its offsets start over. "
             "`windows adopt` starts with the new topic; or read it with a new group",
-            topic=found.name,
+            topic=topic.name,
             expected_id=expected_id,
-            found_id=found.topic_id,
+            found_id=topic.topic_id,
         )
 
 
@@ -142,11 +142,11 @@ def check_same_question(
         # records.
         differences.pop("starting_offsets", None)
     if differences:
-        told = "; ".join(
+        details = "; ".join(
             f"{name}: planned {old!r}, asked {new!r}" for name, (old, new) in differences.items()
         )
         raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {told}. {remedy}",
+            f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {details}. {remedy}",
             window_id=plan.window_id,
             differences=differences,
         )
@@ -170,12 +170,12 @@ def check_same_group(state: GroupState, window: Window, owner: str | None = None
     check_owner(state, owner)
     differences = state.definition.differences(window)
     if differences and state.topics:
-        told = "; ".join(
+        details = "; ".join(
             f"{name}: the group's is {old!r}, the window's {new!r}"
             for name, (old, new) in differences.items()
         )
         raise GroupMismatchError(
-            f"group {state.group_id} has another definition: {told}. Use a separate group for each "
+            f"group {state.group_id} has another definition: {details}. Use a separate group for each "
             "selection of records, or change the group by planning with redefine=True (--redefine)",
             differences=differences,
         )
@@ -189,7 +189,7 @@ def check_loss(plan: WindowPlan) -> None:
     first = next(iter(lost))
     raise RecordsLostError(
         f"window {plan.window_id} of group {plan.group_id}: offsets were lost before they were delivered, {first} "
-        f"{_shown(plan.lost)}: retention or deletion removed them, or they cannot be read. Plan with "
+        f"{_ranges_text(plan.lost)}: retention or deletion removed them, or they cannot be read. Plan with "
         "on_data_loss='warn' to record them as lost and continue",
         lost=lost,
     )
@@ -211,15 +211,15 @@ def moved_by_others(state: GroupState, others: OthersCommits) -> dict[TopicParti
     expire, and the next commit restores them.
     """
     return {
-        tp: one
+        tp: commit
         for tp, partition in state
-        if (one := others.get(tp)) is not None
-        and (one.offset != partition.committed or _does_more(state, tp, partition, one))
+        if (commit := others.get(tp)) is not None
+        and (commit.offset != partition.committed or _does_more(state, tp, partition, commit))
     }
 
 
 def _does_more(
-    state: GroupState, tp: TopicPartition, partition: PartitionState, found: OthersCommit
+    state: GroupState, tp: TopicPartition, partition: PartitionState, commit: OthersCommit
 ) -> bool:
     """Return whether a commit at the known offset has done more than the group knows.
 
@@ -227,10 +227,10 @@ def _does_more(
     """
     is_read = partition.origin > partition.base == partition.committed
     is_known = state.topics[tp.topic].settled or is_read
-    if found.problem is not None and not found.by_parallel_consumer:
+    if commit.problem is not None and not commit.by_parallel_consumer:
         # A damaged map of this package, at the offset that it committed: the ledger has what the map had.
         return False
-    return is_known and (found.problem is not None or not found.done <= partition.done)
+    return is_known and (commit.problem is not None or not commit.done <= partition.done)
 
 
 def check_foreign(state: GroupState, others: OthersCommits) -> None:
@@ -240,17 +240,19 @@ def check_foreign(state: GroupState, others: OthersCommits) -> None:
         ForeignCommitError: it moved a committed offset, or has done more beyond one.
         OffsetMapDecodeError: a map of Parallel Consumer cannot be used.
     """
-    found = moved_by_others(state, others)
-    if not found:
+    commits = moved_by_others(state, others)
+    if not commits:
         return
-    check_usable(state.group_id, found)
+    check_usable(state.group_id, commits)
     moved = {
-        str(tp): (partition.committed, found[tp].offset) for tp, partition in state if tp in found
+        str(tp): (partition.committed, commits[tp].offset)
+        for tp, partition in state
+        if tp in commits
     }
     is_partner = state.format.is_shared and all(
-        one.by_parallel_consumer and one.offset >= partition.base
+        commit.by_parallel_consumer and commit.offset >= partition.base
         for tp, partition in state
-        if (one := found.get(tp)) is not None
+        if (commit := commits.get(tp)) is not None
     )
     where, (known, now) = next(iter(moved.items()))
     what = (
@@ -414,7 +416,7 @@ def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
     )
 
 
-def _shown(lost: Mapping[TopicPartition, OffsetSet]) -> str:
+def _ranges_text(lost: Mapping[TopicPartition, OffsetSet]) -> str:
     offsets = next(iter(lost.values()))
     ranges = ", ".join(f"[{start}, {end})" for start, end in offsets.ranges[:3])
     more = len(lost) - 1

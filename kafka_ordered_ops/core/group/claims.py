@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.cluster.cluster_facts import is_selected
 from kafka_ordered_ops.core.group.progress import TopicState
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.time_ranges import LateSteps, TimeRange

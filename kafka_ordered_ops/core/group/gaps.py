@@ -49,7 +49,9 @@ def gaps_of(view: GroupView) -> list[Gap]:
 
     In a group of intervals, records without a timestamp always wait in a gap: no interval takes them.
     """
-    found: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(list)
+    counts_by_gap: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(
+        list
+    )
     claims = view.known_claims()
     has_intervals = view.state is not None and view.state.definition.mode is Mode.INTERVAL
     for tp, state in view.state or ():
@@ -65,7 +67,7 @@ def gaps_of(view: GroupView) -> list[Gap]:
         waiting = OffsetSet.of((0, looked_at)) - state.done - claims.offsets(tp)
         for gap, surely, at_most in _waiting(time_map, gaps, waiting):
             if at_most:
-                found[tp.topic, gap].append((surely, at_most))
+                counts_by_gap[tp.topic, gap].append((surely, at_most))
     return [
         Gap(
             topic=topic,
@@ -75,14 +77,15 @@ def gaps_of(view: GroupView) -> list[Gap]:
             offsets_at_most=sum(at_most for _, at_most in counts),
         )
         for (topic, times), counts in sorted(
-            found.items(), key=lambda item: (item[0][0], item[0][1] or (INT64_MIN, INT64_MIN))
+            counts_by_gap.items(),
+            key=lambda item: (item[0][0], item[0][1] or (INT64_MIN, INT64_MIN)),
         )
     ]
 
 
 def _between(times: Sequence[TimeRange]) -> list[TimeRange]:
     """Return the gaps before and between ranges that rise."""
-    edges = [INT64_MIN, *(edge for one in times for edge in one)]
+    edges = [INT64_MIN, *(edge for time_range in times for edge in time_range)]
     pairs = zip(edges[:-1:2], edges[1::2], strict=True)
     return [TimeRange(low, high) for low, high in pairs if low < high]
 

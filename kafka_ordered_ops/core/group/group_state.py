@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from msgspec import Meta
+
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.claims import Claims as Claims
 from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.progress import PartitionState as PartitionState
+from kafka_ordered_ops.core.group.progress import StoredTopic, topic_to_json, topics_from
 from kafka_ordered_ops.core.group.progress import TopicState as TopicState
-from kafka_ordered_ops.core.group.progress import topic_to_json, topics_from_json
 from kafka_ordered_ops.core.group.reports import Forgotten as Forgotten
 from kafka_ordered_ops.core.group.reports import PartReports as PartReports
 from kafka_ordered_ops.core.group.reports import Pruned as Pruned
+from kafka_ordered_ops.core.group.reports import StoredReports
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.times import TIME_MS_MAX
 from kafka_ordered_ops.core.types import (
     Isolation,
     Mode,
@@ -37,16 +39,18 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window.plan import (
     PartitionPlan,
+    StoredPlan,
+    TimeMs,
     WindowPlan,
-    stored_time_ms,
 )
 from kafka_ordered_ops.core.window.window import Window
 
-#: Version of every record in the ledger. A reader refuses others.
+#: Version of the records of groups and windows in the ledger. Readers refuse others.
 LEDGER_VERSION: Final = 1
 
 #: Changes of one group: a thousand a second for a hundred thousand years.
 SEQUENCE_MAX: Final = 1 << 62
+SequenceNumber = Annotated[int, Meta(ge=1, le=SEQUENCE_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +100,13 @@ class GroupDefinition:
             "exclude": list(self.exclude),
         }
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> GroupDefinition:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        definition = cls(
-            mode=fields.choice_or_none("mode", Mode),
-            isolation=fields.choice("isolation", Isolation),
-            topics=fields.texts("topics"),
-            exclude=fields.texts("exclude"),
-            owner=fields.text_or_none("owner"),
-        )
-        fields.done()
-        return definition
+
+class _StoredDefinition(Stored, frozen=True):
+    owner: Text | None
+    mode: Mode | None
+    isolation: Isolation
+    topics: Texts
+    exclude: Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +157,29 @@ class GroupState:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> GroupState:
+    def from_json(cls, value: Any) -> GroupState:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        check_version(fields, "group state")
-        if (kind := fields.text("kind")) != "windows":
-            raise JsonError(f"group state of kind {kind!r}, not 'windows'")
-        state = cls(
-            group_id=fields.text("group"),
-            sequence=fields.integer("sequence", least=1, greatest=SEQUENCE_MAX),
-            definition=GroupDefinition.from_json(fields.object("definition")),
-            patterns=fields.texts("patterns"),
-            topics=topics_from_json(fields.objects("topics")),
-            open=fields.texts("open"),
-            unpublished=fields.texts("unpublished"),
-            offsets_sequence=fields.integer_or_none(
-                "offsets_sequence", least=1, greatest=SEQUENCE_MAX
-            ),
-            format=fields.choice("format", ProgressFormat),
-        )
-        fields.done()
-        return state
+        stored = _StoredState.parse(value, "state")
+        definition = GroupDefinition(**stored.definition.fields())
+        fields = stored.fields(definition=definition, topics=topics_from(stored.topics))
+        del fields["kind"]
+        return cls(**fields)
+
+
+class _StoredState(Stored, frozen=True, rename={"group_id": "group"}):
+    what = "the group's state"
+
+    version: Literal[1]
+    format: ProgressFormat
+    kind: Literal["windows"]
+    group_id: Text
+    sequence: SequenceNumber
+    definition: _StoredDefinition
+    patterns: Texts
+    topics: list[StoredTopic]
+    open: Texts
+    unpublished: Texts
+    offsets_sequence: SequenceNumber | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,33 +218,30 @@ class WindowRecord:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> WindowRecord:
+    def from_json(cls, value: Any) -> WindowRecord:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        check_version(fields, "window")
-        parts = fields.object_or_none("parts")
-        pruned = fields.object_or_none("pruned")
-        record = cls(
-            plan=WindowPlan.from_json(fields.object("plan")),
-            result=_stored_result(fields),
-            run_id=fields.text_or_none("run_id"),
-            touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
-            committed_at_ms=fields.integer_or_none(
-                "committed_at_ms", least=0, greatest=TIME_MS_MAX
-            ),
-            parts=None if parts is None else PartReports.from_json(parts),
-            pruned=None if pruned is None else Pruned.from_json(pruned),
-        )
-        fields.done()
-        return record
+        stored = _StoredWindow.parse(value, "window")
+        parts = None if stored.parts is None else stored.parts.reports
+        return cls(**stored.fields(plan=stored.plan.plan, parts=parts))
 
 
-def _stored_result(fields: Fields) -> dict[str, Any] | None:
-    """Return a sink's report, and raise `JsonError` for what no sink of any version reports: its shape alone is checked."""
-    result = fields.mapping_or_none("result")
-    parts = [] if result is None else result.get("parts", [])
-    if not isinstance(parts, list) or not all(isinstance(one, dict) for one in parts):
-        raise JsonError("the result's parts are no list of objects")
-    return result
+class _StoredWindow(Stored, frozen=True):
+    what = "the window"
+
+    version: Literal[1]
+    plan: StoredPlan
+    result: dict[str, Any] | None
+    run_id: Text | None
+    touched_at_ms: TimeMs
+    committed_at_ms: TimeMs | None
+    parts: StoredReports | None
+    pruned: Pruned | None
+
+    def __post_init__(self) -> None:
+        """Refuse what no sink of any version reports: its shape alone is checked."""
+        parts = (self.result or {}).get("parts", [])
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise JsonError("the result's parts are no list of objects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,13 +332,13 @@ class GroupView:
 
         The view must have been asked for the window's processed offsets.
         """
-        record, found = self.windows.get(plan.window_id), self.processed.get(plan.window_id)
-        if record is None or found is None or record.status is not WindowStatus.PLANNED:
+        record, processed = self.windows.get(plan.window_id), self.processed.get(plan.window_id)
+        if record is None or processed is None or record.status is not WindowStatus.PLANNED:
             return {}
-        if not plan.claim_id == record.plan.claim_id == found.claim_id:
+        if not plan.claim_id == record.plan.claim_id == processed.claim_id:
             return {}
         # A part has its share of the window.
-        shares = {part.tp: part.taken & found.offsets.get(part.tp, EMPTY_SET) for part in plan}
+        shares = {part.tp: part.taken & processed.offsets.get(part.tp, EMPTY_SET) for part in plan}
         return {tp: offsets for tp, offsets in shares.items() if offsets}
 
     def needs(self, window_id: str, claim_id: str) -> bool:
@@ -361,8 +360,8 @@ class GroupView:
         if topic_id is None:
             topic = None if self.state is None else self.state.topics.get(tp.topic)
             topic_id = "" if topic is None else topic.topic_id
-        found = self.time_maps.get(tp, EMPTY_MAP)
-        return found if topic_id and found.topic_id == topic_id else EMPTY_MAP
+        time_map = self.time_maps.get(tp, EMPTY_MAP)
+        return time_map if topic_id and time_map.topic_id == topic_id else EMPTY_MAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,14 +378,16 @@ class Change:
     #: Ids of windows whose records are removed.
     forgotten: tuple[str, ...] = ()
     #: What is kept of those of them that were delivered.
-    kept: Mapping[str, Forgotten] = field(default_factory=dict)
+    forgotten_records: Mapping[str, Forgotten] = field(default_factory=dict)
     #: Processed offsets of planned windows, by id.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
 
     @property
     def finished(self) -> frozenset[str]:
         """Ids of the windows that no attempt processes any more: their processed offsets are removed."""
-        written = (one.plan for one in self.records if one.status is not WindowStatus.PLANNED)
+        written = (
+            record.plan for record in self.records if record.status is not WindowStatus.PLANNED
+        )
         return frozenset({*self.forgotten, *(plan.window_id for plan in written)})
 
     def __post_init__(self) -> None:
@@ -402,13 +403,17 @@ class Change:
         return replace(
             view,
             state=self.state,
-            windows={name: one for name, one in windows.items() if name not in self.forgotten},
+            windows={
+                name: record for name, record in windows.items() if name not in self.forgotten
+            },
             unreadable={
-                name: one for name, one in view.unreadable.items() if name not in self.forgotten
+                name: error for name, error in view.unreadable.items() if name not in self.forgotten
             },
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
-            processed={name: one for name, one in processed.items() if name not in finished},
-            forgotten={**view.forgotten, **self.kept},
+            processed={
+                name: offsets for name, offsets in processed.items() if name not in finished
+            },
+            forgotten={**view.forgotten, **self.forgotten_records},
         )
 
 
@@ -426,7 +431,7 @@ class Changes:
         self._changed_processed: dict[str, ProcessedOffsets] = {}
         self._commits_to: Mapping[str, TopicFacts] | None = None
         self._forgotten: list[str] = []
-        self._kept: dict[str, Forgotten] = {}
+        self._forgotten_records: dict[str, Forgotten] = {}
         #: The group after all changes so far; good until the next one.
         self.view = replace(
             view, windows=self._windows, time_maps=self._time_maps, processed=self._processed
@@ -441,7 +446,7 @@ class Changes:
         if change.commits_to is not None:
             self._commits_to = {**(self._commits_to or {}), **change.commits_to}
         self._forgotten += change.forgotten
-        self._kept |= change.kept
+        self._forgotten_records |= change.forgotten_records
         self._windows |= {record.plan.window_id: record for record in change.records}
         for window_id in change.forgotten:
             self._windows.pop(window_id, None)
@@ -462,7 +467,7 @@ class Changes:
             time_maps=self._changed_maps,
             commits_to=self._commits_to,
             forgotten=tuple(self._forgotten),
-            kept=self._kept,
+            forgotten_records=self._forgotten_records,
             processed=self._changed_processed,
         )
 
@@ -477,19 +482,11 @@ def next_state(
 ) -> GroupState:
     """Return the state after one more change, with windows opened or closed, and committed before their output is seen or after."""
     gone, seen = frozenset(closed), frozenset(published)
-    kept = [name for name in state.open if name not in gone] if gone else state.open
+    open_ids = [name for name in state.open if name not in gone] if gone else state.open
     waiting = [name for name in state.unpublished if name not in seen]
     return replace(
         state,
         sequence=state.sequence + 1,
-        open=(*kept, *opened),
+        open=(*open_ids, *opened),
         unpublished=tuple(dict.fromkeys((*waiting, *unpublished))),
     )
-
-
-def check_version(fields: Fields, what: str) -> None:
-    """Take the version off a record; raise `JsonVersionError` for one of another package."""
-    if (version := fields.integer("version")) != LEDGER_VERSION:
-        raise JsonVersionError(
-            f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
-        )

@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    TopicFacts,
+)
+from kafka_ordered_ops.core.cluster.names import NO_TOPIC_NAME, is_topic_name
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     LedgerError,
@@ -27,7 +32,6 @@ from kafka_ordered_ops.core.group.others import (
 )
 from kafka_ordered_ops.core.group.shared_commits import shared_commit
 from kafka_ordered_ops.core.group.transitions import Outcome
-from kafka_ordered_ops.core.names import NO_TOPIC_NAME, is_topic_name
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, decode_offset_map, encode_offset_map
 from kafka_ordered_ops.core.types import TopicPartition
 
@@ -133,10 +137,10 @@ class Replication:
 
     def faults(self, bootstrap: str) -> list[str]:
         """Return the risks of losing progress with one broker, each with the command that fixes it."""
-        found: list[str] = []
-        fewest = min((len(one) for one in self.replicas), default=self.enough)
+        risks: list[str] = []
+        fewest = min((len(brokers) for brokers in self.replicas), default=self.enough)
         if fewest < self.enough:
-            found.append(
+            risks.append(
                 f"the ledger topic {self.name} has {fewest} of {self.enough} replicas in a cluster of "
                 f"{len(self.brokers)} brokers: losing {'a broker' if fewest == 1 else f'{fewest} brokers'} may "
                 f"lose the progress of all groups. Write this to ledger.json: {self._reassignment()}. Then run: "
@@ -148,13 +152,13 @@ class Replication:
             and self.min_in_sync is not None
             and self.min_in_sync < LEDGER_MIN_IN_SYNC
         ):
-            found.append(
+            risks.append(
                 f"the ledger topic {self.name} has min.insync.replicas={self.min_in_sync}: a change counts as "
                 "stored when one broker has it, and can be lost with that broker. Set it: kafka-configs.sh "
                 f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {self.name} "
                 f"--add-config min.insync.replicas={LEDGER_MIN_IN_SYNC}"
             )
-        return found
+        return risks
 
     def _reassignment(self) -> str:
         """Return the file for Kafka's tool: existing replicas stay, and missing ones are spread over the brokers."""
@@ -188,10 +192,10 @@ def check_not_lost(
         OffsetMapDecodeError: the map is damaged, and the ledger has no progress of the partition.
     """
     damaged = {
-        tp: others_commit(found, where=f"group {view.group_id}, {tp}")
-        for tp, found in committed.items()
-        if found is not None
-        and not is_readable(found)
+        tp: others_commit(commit, where=f"group {view.group_id}, {tp}")
+        for tp, commit in committed.items()
+        if commit is not None
+        and not is_readable(commit)
         and (view.state is None or view.state.partition(tp) is None)
     }
     check_usable(view.group_id, damaged)
@@ -219,20 +223,20 @@ def unknown_commits(
     sequence = view.state.sequence if view.state else 0
     return {
         tp: offset_map
-        for tp, found in committed.items()
-        if (offset_map := _map_of(found)) is not None
+        for tp, commit in committed.items()
+        if (offset_map := _map_of(commit)) is not None
         and (offset_map.sequence > sequence or topic_id_text(offset_map.ledger_id) != ledger_id)
     }
 
 
-def is_own_commit(found: CommittedOffset) -> bool:
+def is_own_commit(commit: CommittedOffset) -> bool:
     """Return whether this package wrote a committed offset: its map is whole, and about this very offset.
 
     A program that sets offsets back and passes on the metadata it read leaves a map with another base. The program
     that cut or changed the map has written the commit, whichever program wrote the map.
     """
-    offset_map = _map_of(found)
-    return offset_map is not None and offset_map.base == found.offset
+    offset_map = _map_of(commit)
+    return offset_map is not None and offset_map.base == commit.offset
 
 
 def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[TopicPartition, int]:
@@ -244,15 +248,15 @@ def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[Topi
     """
     if state is None or state.offsets_sequence is None:
         return {}
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for tp, partition in state:
-        one = committed.get(tp)
-        if one is None or one.offset == partition.committed or not is_own_commit(one):
+        commit = committed.get(tp)
+        if commit is None or commit.offset == partition.committed or not is_own_commit(commit):
             continue
-        offset_map = _map_of(one)
+        offset_map = _map_of(commit)
         if offset_map is not None and offset_map.sequence < state.offsets_sequence:
-            found[tp] = one.offset
-    return found
+            offsets[tp] = commit.offset
+    return offsets
 
 
 def commits_of_others(
@@ -270,9 +274,11 @@ def commits_of_others(
     """
     group = "the group" if state is None else f"group {state.group_id}"
     others = {
-        tp: others_commit(found, where=f"{group}, {tp}", end=None if ends is None else ends.get(tp))
-        for tp, found in committed.items()
-        if found is not None and not is_own_commit(found)
+        tp: others_commit(
+            commit, where=f"{group}, {tp}", end=None if ends is None else ends.get(tp)
+        )
+        for tp, commit in committed.items()
+        if commit is not None and not is_own_commit(commit)
     }
     restored = {tp: OthersCommit(offset) for tp, offset in put_back(state, committed).items()}
     return {**others, **restored}
@@ -298,9 +304,9 @@ def are_of_one_moment(
 def _differ(state: GroupState, committed: CommittedOffsets) -> bool:
     """Return whether offsets that other programs committed, or that look so, are not where the state says."""
     return any(
-        found.offset != partition.committed and not is_own_commit(found)
+        commit.offset != partition.committed and not is_own_commit(commit)
         for tp, partition in state
-        if (found := committed.get(tp)) is not None
+        if (commit := committed.get(tp)) is not None
     )
 
 
@@ -315,16 +321,18 @@ def with_written_only(
     for tp in absent:
         known = None if before is None else before.partition(tp)
         partitions = topics[tp.topic].partitions
-        one = replace(
+        partition = replace(
             partitions[tp.partition], committed=None if known is None else known.committed
         )
-        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+        topics[tp.topic] = replace(
+            topics[tp.topic], partitions={**partitions, tp.partition: partition}
+        )
     return replace(change, state=replace(change.state, topics=topics))
 
 
-def _map_of(found: CommittedOffset | None) -> OffsetMap | None:
+def _map_of(commit: CommittedOffset | None) -> OffsetMap | None:
     try:
-        return None if found is None else decode_offset_map(found.metadata)
+        return None if commit is None else decode_offset_map(commit.metadata)
     except OffsetMapDecodeError:
         return None
 

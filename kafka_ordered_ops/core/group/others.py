@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import OffsetMapDecodeError
 from kafka_ordered_ops.core.offset_map.ours import decode_offset_map
 from kafka_ordered_ops.core.offset_map.reading import (
@@ -42,27 +42,27 @@ class OthersCommit:
 OthersCommits = Mapping[TopicPartition, OthersCommit]
 
 
-def others_commit(found: CommittedOffset, *, where: str, end: int | None = None) -> OthersCommit:
+def others_commit(commit: CommittedOffset, *, where: str, end: int | None = None) -> OthersCommit:
     """Return the progress in a commit of another program.
 
     Args:
-        found: the commit, as the broker has it.
+        commit: the commit, as the broker has it.
         where: group and partition, for messages.
         end: the end of the log: a map that reaches past it is about another log. None: unknown, and not checked.
     """
-    kind = metadata_kind(found.metadata)
+    kind = metadata_kind(commit.metadata)
     if kind is MetadataKind.OURS:
         # About another offset, it says nothing: another program has moved the offset and kept the text.
-        return OthersCommit(found.offset, problem=_damage(found.metadata, where))
+        return OthersCommit(commit.offset, problem=_damage(commit.metadata, where))
     if kind is not MetadataKind.PARALLEL_CONSUMER:
-        return OthersCommit(found.offset, by_parallel_consumer=kind is MetadataKind.NONE)
+        return OthersCommit(commit.offset, by_parallel_consumer=kind is MetadataKind.NONE)
     try:
         read = read_committed_progress(
-            found.offset, found.metadata, end=end, policy=DecodePolicy.FAIL, where=where
+            commit.offset, commit.metadata, end=end, policy=DecodePolicy.FAIL, where=where
         )
     except OffsetMapDecodeError as error:
-        return OthersCommit(found.offset, by_parallel_consumer=True, problem=error)
-    return OthersCommit(found.offset, read.done or EMPTY_SET, by_parallel_consumer=True)
+        return OthersCommit(commit.offset, by_parallel_consumer=True, problem=error)
+    return OthersCommit(commit.offset, read.done or EMPTY_SET, by_parallel_consumer=True)
 
 
 def _damage(metadata: bytes, where: str) -> OffsetMapDecodeError | None:
@@ -74,25 +74,29 @@ def _damage(metadata: bytes, where: str) -> OffsetMapDecodeError | None:
     return None
 
 
-def is_readable(found: CommittedOffset) -> bool:
+def is_readable(commit: CommittedOffset) -> bool:
     """Return whether a commit has no damaged map of this package."""
-    return metadata_kind(found.metadata) is not MetadataKind.OURS or not _damage(found.metadata, "")
+    return metadata_kind(commit.metadata) is not MetadataKind.OURS or not _damage(
+        commit.metadata, ""
+    )
 
 
-def unknown_commit(found: CommittedOffset, *, end: int | None = None) -> OthersCommit:
+def unknown_commit(commit: CommittedOffset, *, end: int | None = None) -> OthersCommit:
     """Return the progress in a commit in this package's format, about a state that the ledger does not have.
 
     The ledger has lost that state, or another program wrote the commit: a map that cannot be used says nothing.
     """
     read = read_committed_progress(
-        found.offset, found.metadata, end=end, policy=DecodePolicy.IGNORE, where=""
+        commit.offset, commit.metadata, end=end, policy=DecodePolicy.IGNORE, where=""
     )
-    return OthersCommit(found.offset, read.done or EMPTY_SET, is_of_unknown_state=True)
+    return OthersCommit(commit.offset, read.done or EMPTY_SET, is_of_unknown_state=True)
 
 
 def check_usable(group_id: str, others: OthersCommits) -> None:
     """Raise `OffsetMapDecodeError` if a map cannot be used: the records that it has as done would be read twice."""
-    wrong = sorted((tp, one.problem) for tp, one in others.items() if one.problem is not None)
+    wrong = sorted(
+        (tp, commit.problem) for tp, commit in others.items() if commit.problem is not None
+    )
     for _, problem in wrong:
         raise OffsetMapDecodeError(
             f"{problem.message}: `offsets reset --to committed` keeps the committed offsets of group {group_id} and drops "

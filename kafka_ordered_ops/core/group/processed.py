@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError, once
+from kafka_ordered_ops.core.strict_json import Int32, Stored, Text, once
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import (
+    Ranges,
+    TopicName,
     bounded_ranges,
+    ranges_from_json,
     ranges_to_json,
-    stored_ranges,
     stored_topic,
 )
 
@@ -34,7 +36,9 @@ class ProcessedOffsets:
 
     def with_more(self, more: Mapping[TopicPartition, OffsetSet]) -> ProcessedOffsets:
         """Return the union with more offsets."""
-        new = {tp: self.offsets.get(tp, EMPTY_SET) | one for tp, one in more.items() if one}
+        new = {
+            tp: self.offsets.get(tp, EMPTY_SET) | offsets for tp, offsets in more.items() if offsets
+        }
         return ProcessedOffsets(self.claim_id, {**self.offsets, **new})
 
     def to_json(self) -> dict[str, Any]:
@@ -53,22 +57,30 @@ class ProcessedOffsets:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> ProcessedOffsets:
+    def from_json(cls, value: Any) -> ProcessedOffsets:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        if (version := fields.integer("version", least=1)) != _VERSION:
-            raise JsonVersionError(
-                f"processed offsets of version {version}; this package reads version {_VERSION}"
+        stored = _Stored.parse(value, "processed")
+        offsets = (
+            (
+                TopicPartition(stored_topic(partition.topic), partition.partition),
+                ranges_from_json(partition.offsets),
             )
-        claim_id = fields.text("claim_id")
-        stored = bounded_ranges(_partitions(fields), lambda one: len(one[1]))
-        offsets = once(stored, "partition")
-        fields.done()
-        return cls(claim_id, offsets)
+            for partition in stored.partitions
+        )
+        return cls(
+            stored.claim_id, once(bounded_ranges(offsets, lambda item: len(item[1])), "partition")
+        )
 
 
-def _partitions(fields: Fields) -> Iterator[tuple[TopicPartition, OffsetSet]]:
-    for one in fields.objects("partitions"):
-        tp = TopicPartition(stored_topic(one), one.int32("partition"))
-        offsets = stored_ranges(one, "offsets")
-        one.done()
-        yield tp, offsets
+class _StoredPartition(Stored, frozen=True):
+    topic: TopicName
+    partition: Int32
+    offsets: Ranges
+
+
+class _Stored(Stored, frozen=True):
+    what = "the record of processed offsets"
+
+    version: Literal[1]
+    claim_id: Text
+    partitions: list[_StoredPartition]

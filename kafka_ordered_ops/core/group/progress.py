@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, once
+from kafka_ordered_ops.core.strict_json import Count, Int32, Stored, once
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps
 from kafka_ordered_ops.core.window.plan import (
-    TOPIC_ID_LENGTH_MAX,
+    Ranges,
+    TopicId,
+    TopicName,
     bounded_ranges,
+    ranges_from_json,
     ranges_to_json,
-    stored_ranges,
     stored_topic,
 )
 
@@ -61,7 +63,7 @@ class TopicState:
     @property
     def ranges(self) -> int:
         """The number of ranges that are done."""
-        return sum(len(one.done) for one in self.partitions.values())
+        return sum(len(partition.done) for partition in self.partitions.values())
 
 
 def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
@@ -77,43 +79,44 @@ def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
                 "done": ranges_to_json(state.done),
                 "committed": state.committed,
                 "late": state.late.to_json(),
-                **({} if state.leader_epoch is None else {"leader_epoch": state.leader_epoch}),
+                "leader_epoch": state.leader_epoch,
             }
             for number, state in sorted(topic.partitions.items())
         ],
     }
 
 
-def topics_from_json(topics: Iterable[Fields]) -> dict[str, TopicState]:
-    """Return the inverse of `topic_to_json` for all topics, by name; raise `JsonError`."""
-    return once(bounded_ranges(map(_topic_from_json, topics), lambda one: one[1].ranges), "topic")
+class _StoredPartition(Stored, frozen=True):
+    partition: Int32
+    origin: Count
+    done: Ranges
+    committed: Count | None
+    late: list[int]
+    leader_epoch: Int32 | None
+
+    @property
+    def state(self) -> PartitionState:
+        done, late = ranges_from_json(self.done), LateSteps.from_json(self.late)
+        return PartitionState(self.origin, done, self.committed, late, self.leader_epoch)
 
 
-def _topic_from_json(fields: Fields) -> tuple[str, TopicState]:
-    name = stored_topic(fields)
-    topic = TopicState(
-        topic_id=fields.text("topic_id", length_max=TOPIC_ID_LENGTH_MAX),
-        settled=fields.boolean("settled"),
-        partitions=once(
-            bounded_ranges(
-                map(_partition_from_json, fields.objects("partitions")),
-                lambda one: len(one[1].done),
-            ),
-            "partition",
-        ),
-    )
-    fields.done()
-    return name, topic
+class StoredTopic(Stored, frozen=True):
+    """The JSON of a topic's state."""
+
+    topic: TopicName
+    topic_id: TopicId
+    settled: bool
+    partitions: list[_StoredPartition]
+
+    @property
+    def state(self) -> TopicState:
+        """The state; raises `JsonError` for ranges that do not rise, or are too many."""
+        partitions = ((partition.partition, partition.state) for partition in self.partitions)
+        bounded = bounded_ranges(partitions, lambda item: len(item[1].done))
+        return TopicState(self.topic_id, self.settled, once(bounded, "partition"))
 
 
-def _partition_from_json(fields: Fields) -> tuple[int, PartitionState]:
-    number = fields.int32("partition")
-    state = PartitionState(
-        origin=fields.integer("origin", least=0),
-        done=stored_ranges(fields, "done"),
-        committed=fields.integer_or_none("committed", least=0),
-        late=LateSteps.from_json(fields.integers("late")),
-        leader_epoch=fields.int32("leader_epoch") if fields.has("leader_epoch") else None,
-    )
-    fields.done()
-    return number, state
+def topics_from(stored: Iterable[StoredTopic]) -> dict[str, TopicState]:
+    """Return the states of topics by name; raise `JsonError`."""
+    topics = ((stored_topic(topic.topic), topic.state) for topic in stored)
+    return once(bounded_ranges(topics, lambda item: item[1].ranges), "topic")

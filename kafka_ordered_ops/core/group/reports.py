@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError, once
-from kafka_ordered_ops.core.window.plan import PARTS_MAX
+from msgspec import Meta
+
+from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text, Texts, once
+from kafka_ordered_ops.core.window.plan import PartsCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,42 +30,27 @@ class PartReports:
         results = [[index, result] for index, result in sorted(self.results.items())]
         return {"count": self.count, "results": results}
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> PartReports:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        count = fields.integer("count", least=1, greatest=PARTS_MAX)
-        results = once(_pairs(fields.anything("results")), "part")
-        fields.done()
-        if results and not 0 <= min(results) <= max(results) < count:
-            raise JsonError(f"a window of {count} parts has a result of another one")
-        return cls(count, results)
+
+class StoredReports(Stored, frozen=True):
+    """The JSON of `PartReports`."""
+
+    count: PartsCount
+    results: list[tuple[int, dict[str, Any]]]
+
+    @property
+    def reports(self) -> PartReports:
+        """The reports; raises `JsonError` for two of a part, or one that the window does not have."""
+        results = once(self.results, "part")
+        if results and not 0 <= min(results) <= max(results) < self.count:
+            raise JsonError(f"a window of {self.count} parts has a result of another one")
+        return PartReports(self.count, results)
 
 
-def _pairs(values: Any) -> Iterator[tuple[int, Any]]:
-    for one in values if isinstance(values, list) else [None]:
-        number, result = one if isinstance(one, list) and len(one) == 2 else (None, None)
-        if type(number) is not int or not isinstance(result, dict):
-            raise JsonError("the results of parts are not pairs of a number and an object")
-        yield number, result
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Stored, frozen=True):
     """The rest of a window's share after its offsets were pruned from the ledger."""
 
-    offsets: int
-    lost: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {"offsets": self.offsets, "lost": self.lost}
-
-    @classmethod
-    def from_json(cls, fields: Fields) -> Pruned:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        pruned = cls(fields.integer("offsets", least=0), fields.integer("lost", least=0))
-        fields.done()
-        return pruned
+    offsets: Count
+    lost: Count
 
 
 #: Version of what is kept of a forgotten window.
@@ -88,14 +75,15 @@ class Forgotten:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> Forgotten:
+    def from_json(cls, value: Any) -> Forgotten:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        if (version := fields.integer("version")) != _FORGOTTEN_VERSION:
-            raise JsonVersionError(
-                f"a forgotten window of version {version}; this package reads version {_FORGOTTEN_VERSION}"
-            )
-        forgotten = cls(fields.texts("claims"), fields.text("question"))
-        fields.done()
-        if not forgotten.claims:
-            raise JsonError("a forgotten window names no claim")
-        return forgotten
+        stored = _StoredForgotten.parse(value, "forgotten")
+        return cls(stored.claims, stored.question)
+
+
+class _StoredForgotten(Stored, frozen=True):
+    what = "the forgotten window"
+
+    version: Literal[1]
+    claims: Annotated[Texts, Meta(min_length=1)]
+    question: Text

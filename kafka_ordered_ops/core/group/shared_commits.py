@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.errors import OffsetMapTooLargeError
 from kafka_ordered_ops.core.group.group_state import GroupState, PartitionState
 from kafka_ordered_ops.core.offset_map.packing import METADATA_BYTES_MAX
@@ -40,7 +40,9 @@ def shared_commits(
         for name, topic in state.topics.items()
         if name in present and present[name].topic_id == topic.topic_id
     }
-    return check_maps_fit(state.group_id, ((tp, one) for tp, one in state if tp.topic in there))
+    return check_maps_fit(
+        state.group_id, ((tp, partition) for tp, partition in state if tp.topic in there)
+    )
 
 
 def check_maps_fit(
@@ -60,13 +62,13 @@ def check_maps_fit(
 
 
 def _too_large(
-    group_id: str, found: Mapping[TopicPartition, OffsetMapTooLargeError]
+    group_id: str, errors: Mapping[TopicPartition, OffsetMapTooLargeError]
 ) -> OffsetMapTooLargeError:
-    largest = max(found.values(), key=lambda error: error.size)
-    named = ", ".join(f"{tp} ({one.size:,})" for tp, one in sorted(found.items())[:_NAMED_MAX])
-    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    largest = max(errors.values(), key=lambda error: error.size)
+    named = ", ".join(f"{tp} ({error.size:,})" for tp, error in sorted(errors.items())[:_NAMED_MAX])
+    more = f" and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
     return OffsetMapTooLargeError(
-        f"group {group_id}: what is done beyond the committed offsets of {len(found)} partitions does not fit the "
+        f"group {group_id}: what is done beyond the committed offsets of {len(errors)} partitions does not fit the "
         f"{METADATA_BYTES_MAX:,} bytes of a commit's metadata in Parallel Consumer's format: {named}{more}. Nothing was "
         "changed. Commit windows that hold the records in between, then repeat it; or keep the progress in the ledger "
         "(`offsets migrate --to ledger`)",

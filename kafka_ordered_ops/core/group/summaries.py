@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.group_state import WindowRecord
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.core.times import TIME_MS_MAX
+from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import ATTEMPT_MAX, PARTS_MAX, stored_time_ms
+from kafka_ordered_ops.core.window.plan import Attempt, PartsCount, TimeMs
 
 #: Of another version the whole record is read.
 _VERSION: Final = 1
@@ -26,12 +25,15 @@ _VERSION: Final = 1
 SUMMARY_BYTES_MAX: Final = 128 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class PartsSummary:
+class PartsSummary(Stored, frozen=True, array_like=True):
     """How far a split window is."""
 
-    count: int
+    count: PartsCount
     missing: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.missing and not 0 <= min(self.missing) <= max(self.missing) < self.count:
+            raise JsonError("missing parts that the window does not have")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,37 +111,30 @@ class WindowSummary:
     def from_text(cls, window_id: str, text: bytes) -> WindowSummary | None:
         """Parse the result of `to_text`; return None for anything else: then the record itself counts."""
         try:
-            values = strict_json.loads(text, limit_bytes=SUMMARY_BYTES_MAX)
-        except JsonError:
-            return None
-        if not isinstance(values, list) or values[:1] != [_VERSION] or len(values) != len(_NAMES):
-            return None
-        fields = Fields(dict(zip(_NAMES, values, strict=True)), "summary")
-        try:
-            return cls(
-                window_id=window_id,
-                status=fields.choice("status", WindowStatus),
-                content=fields.choice("content", PlanContent),
-                since_ms=fields.integer_or_none("since_ms"),
-                cutoff_ms=fields.integer("cutoff_ms"),
-                sweep=fields.boolean("sweep"),
-                offsets=fields.integer("offsets", least=0),
-                records=fields.integer_or_none("records"),
-                attempt=fields.integer("attempt", least=0, greatest=ATTEMPT_MAX),
-                planned_at_ms=stored_time_ms(fields, "planned_at_ms"),
-                touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
-                committed_at_ms=fields.integer_or_none(
-                    "committed_at_ms", least=0, greatest=TIME_MS_MAX
-                ),
-                run_id=fields.text_or_none("run_id"),
-                pruned=fields.boolean("pruned"),
-                parts=_parts(fields.anything("parts")),
+            stored = _Stored.parse(
+                strict_json.loads(text, limit_bytes=SUMMARY_BYTES_MAX), "summary"
             )
         except JsonError:
             return None
+        return cls(window_id, **stored.fields())
 
 
-_NAMES: Final = ("version", *WindowSummary.__slots__[1:])
+class _Stored(Stored, frozen=True, array_like=True):
+    version: Literal[1]
+    cutoff_ms: int
+    status: WindowStatus
+    content: PlanContent
+    since_ms: int | None
+    sweep: bool
+    offsets: Count
+    records: int | None
+    attempt: Attempt
+    planned_at_ms: TimeMs
+    touched_at_ms: TimeMs
+    committed_at_ms: TimeMs | None
+    run_id: Text | None
+    pruned: bool
+    parts: PartsSummary | None
 
 
 #: What a header begins with: the version and the cutoff, of at most 19 digits.
@@ -148,8 +143,8 @@ _BEGIN: Final = re.compile(rb"\[%d,(-?[0-9]{1,19})," % _VERSION)
 
 def cutoff_in(header: bytes) -> int | None:
     """Return the cutoff in the result of `to_text`, without parsing the rest; None if it does not begin like one."""
-    found = _BEGIN.match(header)
-    return None if found is None else int(found[1])
+    match = _BEGIN.match(header)
+    return None if match is None else int(match[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +160,9 @@ class Summaries:
     def left(self) -> tuple[WindowSummary, ...]:
         """Return the windows that readers do not have yet: open, or committed and not published."""
         return tuple(
-            one for one in self.windows if one.status.is_open or one.window_id in self.unpublished
+            window
+            for window in self.windows
+            if window.status.is_open or window.window_id in self.unpublished
         )
 
 
@@ -174,18 +171,3 @@ def _counted(result: Any) -> int | None:
     facts = result.get("facts") if isinstance(result, Mapping) else None
     records = facts.get("records") if isinstance(facts, Mapping) else None
     return records if type(records) is int else None
-
-
-def _parts(value: Any) -> PartsSummary | None:
-    if value is None:
-        return None
-    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
-        raise JsonError("the parts are not a number and a list")
-    fields = Fields({"count": value[0], "missing": value[1]}, "parts")
-    count, missing = (
-        fields.integer("count", least=1, greatest=PARTS_MAX),
-        fields.integers("missing"),
-    )
-    if missing and not 0 <= min(missing) <= max(missing) < count:
-        raise JsonError("missing parts that the window does not have")
-    return PartsSummary(count, tuple(missing))

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     PartsMissingError,
@@ -74,7 +74,7 @@ Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
 def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]) -> Outcome:
     """Combine several decisions into one change, each made on the view after the earlier ones."""
     changes = Changes(view)
-    found: list[WindowRecord] = []
+    records: list[WindowRecord] = []
     for decide in decisions:
         outcome = decide(changes.view)
         if outcome is None:
@@ -82,9 +82,9 @@ def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]
         if isinstance(outcome, Change):
             changes.add(outcome)
         else:
-            found.extend(outcome if isinstance(outcome, tuple) else [outcome])
+            records.extend(outcome if isinstance(outcome, tuple) else [outcome])
     change = changes.joined()
-    return tuple(found) if change is None else change
+    return tuple(records) if change is None else change
 
 
 def mark_processed(
@@ -162,7 +162,7 @@ def commit(
         PartsMissingError: a window was split, and not all parts have reported.
     """
     records = [owned(view, plan) for plan in plans]
-    waiting = {one.plan.window_id: one for one in records if not one.status.is_done}
+    waiting = {record.plan.window_id: record for record in records if not record.status.is_done}
     if not waiting:
         return tuple(records)
     state = known_state(view)
@@ -179,7 +179,7 @@ def commit(
                 taken.setdefault(part.tp, []).append((part, times))
     state = _frozen_where_they_appeared(state, [record.plan for record in waiting.values()])
     moved = {tp: _with_windows(state, tp, held) for tp, held in taken.items()}
-    trimmed = {tp: view.time_map(tp).trimmed(one.done) for tp, one in moved.items()}
+    trimmed = {tp: view.time_map(tp).trimmed(partition.done) for tp, partition in moved.items()}
     state = _with_progress(state, moved)
     if state.format.is_shared:
         shared_commits(state, present)
@@ -188,7 +188,9 @@ def commit(
             state,
             closed=waiting,
             unpublished=[
-                name for name, one in waiting.items() if is_to_be_published(one.result, publishes)
+                name
+                for name, record in waiting.items()
+                if is_to_be_published(record.result, publishes)
             ],
         ),
         records=tuple(
@@ -199,7 +201,9 @@ def commit(
             )
             for record in waiting.values()
         ),
-        time_maps={tp: one for tp, one in trimmed.items() if one != view.time_map(tp)},
+        time_maps={
+            tp: time_map for tp, time_map in trimmed.items() if time_map != view.time_map(tp)
+        },
         commits_to=present,
     )
 
@@ -235,8 +239,8 @@ def _names_window(result: Mapping[str, Any]) -> bool:
     parts = result.get("parts")
     several = parts if isinstance(parts, list) else []
     return any(
-        isinstance(one, Mapping) and isinstance(one.get("window_id"), str)
-        for one in (result, result.get("write"), *several)
+        isinstance(output, Mapping) and isinstance(output.get("window_id"), str)
+        for output in (result, result.get("write"), *several)
     )
 
 
@@ -357,7 +361,7 @@ def check_parts(record: WindowRecord) -> None:
     plan, missing = record.plan, record.parts.missing
     raise PartsMissingError(
         f"window {plan.window_id} of group {plan.group_id} was split into {record.parts.count} parts, and "
-        f"{len(missing)} have not reported: {', '.join(str(one + 1) for one in missing[:10])}. Run them, "
+        f"{len(missing)} have not reported: {', '.join(str(index + 1) for index in missing[:10])}. Run them, "
         "then commit",
         window_id=plan.window_id,
         missing=missing,
@@ -401,10 +405,12 @@ def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) 
     for tp, ranges in steps.items():
         partitions = topics[tp.topic].partitions
         late = partitions[tp.partition].late.with_steps((0, times) for times in ranges)
-        one = replace(
+        partition = replace(
             partitions[tp.partition], late=late.from_offset(partitions[tp.partition].base)
         )
-        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+        topics[tp.topic] = replace(
+            topics[tp.topic], partitions={**partitions, tp.partition: partition}
+        )
     return replace(state, topics=topics)
 
 

@@ -47,7 +47,7 @@ def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> C
     return Change(
         state=next_state(replace(state, topics=topics), closed=[window_id], published=[window_id]),
         records=(),
-        time_maps={tp: one for tp, one in freed.items() if one != view.time_map(tp)},
+        time_maps={tp: time_map for tp, time_map in freed.items() if time_map != view.time_map(tp)},
         forgotten=(window_id,),
     )
 

@@ -1,8 +1,8 @@
-"""Whether a group has *caught up* with a cutoff: everything before it is committed, as far as a cheap check shows.
+"""Whether a group has *caught up* with a cutoff: all records before it are committed, as far as a cheap check shows.
 
-The check uses the ledger and the broker's index, and reads no record. It misses a record that was written after one
-stamped at or after the cutoff, and after the group last read the log. Such a record is late, and belongs to the next
-window.
+The check uses the ledger and the broker's index, and reads no records. It misses a record that was written after a
+record stamped at or after the cutoff, and after the group last read the log. Such a record is late, and belongs to the
+next window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, Mode, TopicPartition
 
-#: Open windows that are named in an answer.
+#: Open windows listed in an answer.
 _NAMED_MAX: Final = 20
 
 
@@ -49,7 +49,7 @@ class PartitionCatchUp:
     tp: TopicPartition
     reason: CatchUpReason
     explanation: str
-    #: Offsets known to be before the cutoff that are not committed, markers and holes among them.
+    #: Offsets known to be before the cutoff that are not committed, including control records and gaps.
     lag_offsets: int | None
 
     @property
@@ -72,26 +72,26 @@ class PartitionCatchUp:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """The answer for all partitions of a window, as of one moment."""
+    """The answer for all partitions of a window at one moment."""
 
     group_id: str
     times: TimeRange
     now_ms: int
-    #: By topic and partition.
+    #: Sorted by topic and partition.
     partitions: tuple[PartitionCatchUp, ...]
-    #: Ids of the group's open windows that ask for these times; the first few.
+    #: Ids of the group's open windows that ask for these times, at most `_NAMED_MAX`.
     open_windows: tuple[str, ...]
-    #: Ids of windows of these times that are committed, and whose output readers do not see yet; the first few.
+    #: Ids of committed windows of these times whose output readers do not see yet, at most `_NAMED_MAX`.
     unpublished_windows: tuple[str, ...] = ()
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every partition is, and readers see all that was committed."""
+        """Whether every partition has caught up, and readers see the output of all committed windows."""
         return not self.count(CatchUpState.WAITING) and not self.unpublished_windows
 
     def count(self, state: CatchUpState) -> int:
-        """Return how many partitions are in this state."""
-        return sum(one.state is state for one in self.partitions)
+        """Return the number of partitions in this state."""
+        return sum(partition.state is state for partition in self.partitions)
 
     def __str__(self) -> str:
         done, every = self.count(CatchUpState.CAUGHT_UP), len(self.partitions)
@@ -106,7 +106,7 @@ class CatchUp:
             "cutoff": time_text(before_ms),
             "checked_at": time_text(self.now_ms),
             "counts": {state.value: self.count(state) for state in CatchUpState},
-            "partitions": [one.to_json() for one in self.partitions],
+            "partitions": [partition.to_json() for partition in self.partitions],
             "group": self.group_id,
             "open_windows": list(self.open_windows),
             "unpublished_windows": list(self.unpublished_windows),
@@ -118,8 +118,7 @@ def caught_up(
 ) -> CatchUp:
     """Return the verdicts, from the facts of the ledger and the broker.
 
-    A group that takes everything before its cutoffs is asked about all times before the end of `times`,
-    whatever their start.
+    For a group in catch-up mode, the check is about all times before the end of `times`, whatever their start.
     """
     if view.state is not None and view.state.definition.mode is Mode.CATCH_UP:
         times = TimeRange(INT64_MIN, times.before_ms)
@@ -130,19 +129,19 @@ def caught_up(
     ]
     # An unreadable window may hold any offsets.
     meeting += view.open_unreadable()
-    ordered, claims = sorted(looked, key=lambda one: one.tp), view.known_claims()
+    ordered, claims = sorted(looked, key=lambda facts: facts.tp), view.known_claims()
     return CatchUp(
         view.group_id,
         times,
         now_ms,
-        tuple(_judged(view, claims, facts, times) for facts in ordered),
+        tuple(_catch_up_of(view, claims, facts, times) for facts in ordered),
         tuple(meeting[:_NAMED_MAX]),
         tuple(_unpublished(view, times)[:_NAMED_MAX]),
     )
 
 
 def _unpublished(view: GroupView, times: TimeRange) -> list[str]:
-    """Return the unpublished windows that ask for these times; one that cannot be read may be of any."""
+    """Return the unpublished windows that ask for these times; an unreadable window may ask for any times."""
     names = view.state.unpublished if view.state else ()
     return [
         name
@@ -151,7 +150,9 @@ def _unpublished(view: GroupView, times: TimeRange) -> list[str]:
     ]
 
 
-def _judged(view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange) -> PartitionCatchUp:
+def _catch_up_of(
+    view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange
+) -> PartitionCatchUp:
     def verdict(
         reason: CatchUpReason, explanation: str, lag: int | None = None
     ) -> PartitionCatchUp:
@@ -176,14 +177,14 @@ def _judged(view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange) 
         )
     if times.since_ms != INT64_MIN:
         return verdict(CatchUpReason.COMMITTED, "the interval is committed")
-    left = _left(view, facts, known, times)
+    left = _open_offsets(view, facts, known, times)
     if left:
         return verdict(
             CatchUpReason.NOT_DONE,
             f"{left.count:,} offsets before the cutoff are in no window, from {left.first:,} on",
             left.count,
         )
-    undecided = facts.found is None or facts.found > facts.end_offset
+    undecided = facts.index_offset is None or facts.index_offset > facts.end_offset
     if undecided and facts.end_offset < facts.high_watermark:
         return verdict(
             CatchUpReason.OPEN_TRANSACTION,
@@ -204,25 +205,30 @@ def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
     """Return offsets that open windows of these times hold."""
     return union_of(
         offsets
-        for part, asked in claims.by_partition.get(tp, ())
-        if asked.meets(times)
+        for part, claim_times in claims.by_partition.get(tp, ())
+        if claim_times.meets(times)
         for offsets in (part.taken, part.lost)
     )
 
 
-def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange) -> OffsetSet:
+def _open_offsets(
+    view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange
+) -> OffsetSet:
     """Return offsets before the cutoff that are not done, by the index or by the group's own reads.
 
-    Where the index proves nothing, those that the group has not read may be.
+    If the index proves nothing, offsets that the group has not read may be before the cutoff.
     """
     time_map, every = (
         view.time_map(facts.tp, facts.topic_id),
         OffsetSet.of((facts.log_start, facts.end_offset)),
     )
     early = time_map.meeting(times)
-    if not facts.found_is_proven:
+    if not facts.index_is_proven:
         return every - known.done - (time_map.covered - early)
     head = head_end(
-        times.before_ms, log_start=facts.log_start, end=facts.end_offset, found=facts.found
+        times.before_ms,
+        log_start=facts.log_start,
+        end=facts.end_offset,
+        index_offset=facts.index_offset,
     )
     return (OffsetSet.of((facts.log_start, head)) | (every & early)) - known.done

@@ -2,7 +2,7 @@
 
 The broker's index narrows the search and never decides: its answer may be a transaction marker, an aborted record, or
 the first of many records after one from the year 2100. Timestamps are read from there on, until the first record that
-decides. A record from the future decides nothing until the clock is near it.
+decides. A record from the future decides only once the clock is near its timestamp.
 
 `Seen` remembers the offsets read, so that the next check continues after them.
 """
@@ -31,12 +31,12 @@ class LivenessRule:
     cutoff_ms: int
     #: How far past the cutoff a record must be stamped.
     out_of_orderness_ms: int = 0
-    #: A partition without a record from `live_from_ms` on is idle so long after; None: never.
+    #: A partition without a record from `live_from_ms` on is idle after this time; None means never.
     grace_ms: int | None = None
 
     @property
     def live_from_ms(self) -> int:
-        """A visible record stamped at or after it makes a partition live."""
+        """The time from which a visible record makes a partition live."""
         return self.cutoff_ms + self.out_of_orderness_ms
 
     @property
@@ -55,10 +55,10 @@ class LogFacts:
     #: Last stable offset under read_committed, high watermark otherwise.
     end_offset: int
     high_watermark: int
-    #: Every record below it is stamped before `live_from_ms`; None: every record.
-    found: int | None
-    #: False where the index was silent and that proves nothing: `found` is then the log start.
-    found_is_proven: bool = True
+    #: Every record below it is stamped before `live_from_ms`; None if all records are.
+    index_offset: int | None
+    #: False if the index has no answer, which proves nothing: `index_offset` is the log start then.
+    index_is_proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Seen:
     """The results of reading one partition so far."""
 
     topic_id: str
-    #: Read, or known to hold no visible record.
+    #: Offsets that were read, or are known to have no visible record.
     offsets: OffsetSet = EMPTY_SET
     #: The greatest timestamp before `live_from_ms` among them.
     newest_ms: int | None = None
-    #: The record that makes the partition live; or else the earliest one from the future.
+    #: The record that makes the partition live, or else the record from the future with the lowest timestamp.
     record: Stamp | None = None
 
     def kept_for(self, facts: LogFacts) -> Seen:
-        """Return the results that still hold: none if the log was replaced or has lost the offsets."""
+        """Return the results if they are still valid; none if the log was replaced or has lost the offsets."""
         same = self.topic_id == facts.topic_id
         cut_behind = bool(self.offsets) and self.offsets.end > facts.end_offset
         gone = self.record is not None and self.record.offset < facts.log_start
@@ -97,7 +97,7 @@ class Seen:
 
 
 class SeenFold:
-    """Collects the records read from one partition; feed batches in offset order until it `decides`."""
+    """Collect the records read from one partition; feed batches in offset order until it `decides`."""
 
     def __init__(self, seen: Seen, rule: LivenessRule, *, now_ms: int) -> None:
         self._seen = seen
@@ -107,7 +107,7 @@ class SeenFold:
         self._record = seen.record
 
     def decides(self) -> bool:
-        """Return whether nothing more needs to be fed."""
+        """Return whether the records so far decide."""
         return self._record is not None and self._record.timestamp_ms < self._future_ms
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
@@ -124,7 +124,7 @@ class SeenFold:
             if self._newest_ms is None or newest_ms > self._newest_ms:
                 self._newest_ms = newest_ms
         if late_enough.any():
-            # Of those from the future, the earliest: it decides first as time passes.
+            # Among records from the future, the one with the lowest timestamp decides first as time passes.
             at = int(np.flatnonzero(late_enough)[np.argmin(timestamps_ms[late_enough])])
             record = _stamp(offsets, timestamps_ms, at)
             if self._record is None or record.timestamp_ms < self._record.timestamp_ms:
@@ -139,24 +139,28 @@ class SeenFold:
 
 def unread(facts: LogFacts, seen: Seen) -> OffsetSet:
     """Return the offsets that may hold a record from `live_from_ms` on, and were not read yet."""
-    if facts.found is None:
+    if facts.index_offset is None:
         return EMPTY_SET
-    start = max(facts.found, facts.log_start)
+    start = max(facts.index_offset, facts.log_start)
     return OffsetSet.of((start, facts.end_offset)) - seen.offsets
 
 
 def near(facts: LogFacts, seen: Seen) -> OffsetSet:
     """Return the offsets to read first: the record at the index's answer, and a few after it."""
-    start = max(facts.found or 0, facts.log_start)
+    start = max(facts.index_offset or 0, facts.log_start)
     return unread(facts, seen).within(start, start + NEAR_OFFSETS)
 
 
 def tail(facts: LogFacts, seen: Seen) -> OffsetSet:
-    """Return the last offsets below the index's answer, or of the log: they hold the newest record of a partition that waits.
+    """Return the last offsets below the index's answer, or of the log: a waiting partition has its newest record there.
 
-    The index knows the newest timestamp, too, but it may be that of a transaction's marker.
+    The index also has the newest timestamp, but it may belong to a transaction marker.
     """
-    end = facts.end_offset if facts.found is None else min(facts.found, facts.end_offset)
+    end = (
+        facts.end_offset
+        if facts.index_offset is None
+        else min(facts.index_offset, facts.end_offset)
+    )
     start = max(end - NEAR_OFFSETS, facts.log_start)
     return OffsetSet.of((start, end)) - seen.offsets if start < end else EMPTY_SET
 
@@ -164,8 +168,8 @@ def tail(facts: LogFacts, seen: Seen) -> OffsetSet:
 def far(facts: LogFacts, seen: Seen, *, offsets_max: int) -> OffsetSet:
     """Return the offsets to read next: the newest unread ones, up to a limit.
 
-    The newest, because times rise towards the end of a log: after one record from the year 2100 there are days of
-    records before the cutoff, and the record that decides is among the last.
+    They are the newest because timestamps increase towards the end of a log. A record from the year 2100 may be followed
+    by days of records before the cutoff, and the record that decides is among the last ones.
     """
     left = unread(facts, seen)
     over = left.count - offsets_max

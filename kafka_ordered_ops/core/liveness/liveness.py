@@ -1,8 +1,8 @@
 """Whether the partitions of a window are *live*: complete enough to plan, as far as a log shows.
 
 A partition is live once a visible record is stamped at or after the cutoff (plus the maximum out-of-orderness):
-its writers have passed the cutoff. It is *idle* when there is no such record, a grace was given and has passed, and
-no transaction is open. Everything else is *waiting*, and each answer carries its reason.
+its writers have passed the cutoff. It is *idle* if there is no such record, a grace period is set and has passed, and
+no transaction is open. Otherwise it is *waiting*. Each answer includes its reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class NothingYet:
-    """Waiting: there is no visible record at or after the cutoff, and no grace was given."""
+    """Waiting: there is no visible record at or after the cutoff, and no grace period is set."""
 
     reason: ClassVar[str] = "no_record"
     live_from_ms: int
@@ -128,7 +128,7 @@ def judge(rule: LivenessRule, facts: LogFacts, seen: Seen, *, now_ms: int) -> Ve
     newest_ms = seen.newest_ms
     if seen.record is not None and seen.decides(now_ms):
         return Live(seen.record)
-    # As long as something is unread, "no such record" is not known.
+    # Unread offsets may still hold such a record.
     if left := unread(facts, seen).count:
         return Undecided(seen.offsets.count, left)
     if facts.end_offset < facts.high_watermark:
@@ -153,12 +153,12 @@ class PartitionLiveness:
     facts: LogFacts
     seen: Seen
     verdict: Verdict
-    #: Offsets in the log that the group has not done, markers and holes among them; None: not known.
+    #: Offsets in the log that the group has not done, including control records and gaps; None if unknown.
     lag_offsets: int | None = None
 
     @property
     def tp(self) -> TopicPartition:
-        """Which partition."""
+        """The partition."""
         return self.facts.tp
 
     @property
@@ -176,7 +176,7 @@ class PartitionLiveness:
 
     @property
     def newest_ms(self) -> int | None:
-        """The greatest timestamp of a record that is known and not from the future."""
+        """The greatest known timestamp of a record that is not from the future."""
         if isinstance(self.verdict, Live):
             return self.verdict.record.timestamp_ms
         return self.seen.newest_ms
@@ -204,7 +204,7 @@ class PartitionLiveness:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWindow:
+class UncommittedWindow:
     """A window of the group that claims offsets and is not committed."""
 
     window_id: str
@@ -230,8 +230,8 @@ class GroupLiveness:
     #: Whether the ledger knows the group: it has planned a window.
     is_known: bool
     #: The oldest first.
-    open_windows: tuple[OpenWindow, ...] = ()
-    #: Ids of windows that are committed, and whose output readers do not see yet.
+    open_windows: tuple[UncommittedWindow, ...] = ()
+    #: Ids of committed windows whose output readers do not see yet.
     unpublished: tuple[str, ...] = ()
 
 
@@ -242,7 +242,7 @@ class Liveness:
     rule: LivenessRule
     isolation: Isolation
     now_ms: int
-    #: By topic and partition.
+    #: Sorted by topic and partition.
     partitions: tuple[PartitionLiveness, ...]
     group: GroupLiveness | None = None
 
@@ -253,31 +253,34 @@ class Liveness:
 
     @property
     def waiting(self) -> tuple[PartitionLiveness, ...]:
-        """The partitions that hold the window up."""
-        return tuple(one for one in self.partitions if one.state is LivenessState.WAITING)
+        """The partitions that the window waits for."""
+        return tuple(
+            partition for partition in self.partitions if partition.state is LivenessState.WAITING
+        )
 
     def count(self, state: LivenessState) -> int:
-        """Return how many partitions are in this state."""
-        return sum(one.state is state for one in self.partitions)
+        """Return the number of partitions in this state."""
+        return sum(partition.state is state for partition in self.partitions)
 
     def seen_for(self, rule: LivenessRule, isolation: Isolation) -> dict[TopicPartition, Seen]:
-        """Return the results that the next check need not read again; none if it asks for other records."""
+        """Return the results that the next check does not need to read again; none if it asks for other records."""
         if (rule.live_from_ms, isolation) != (self.rule.live_from_ms, self.isolation):
             return {}
-        return {one.tp: one.seen for one in self.partitions}
+        return {partition.tp: partition.seen for partition in self.partitions}
 
     def same_as(self, other: Liveness) -> bool:
         """Return whether the partitions, their verdicts and their reasons are unchanged."""
-        mine, theirs = (
-            [(one.tp, one.verdict.reason) for one in answer.partitions] for answer in (self, other)
+        own, theirs = (
+            [(partition.tp, partition.verdict.reason) for partition in answer.partitions]
+            for answer in (self, other)
         )
-        return mine == theirs
+        return own == theirs
 
     def __str__(self) -> str:
         live, *others = LivenessState
-        told = [f"{self.count(live):,} of {len(self.partitions):,} partitions live"]
-        told += [f"{count:,} {state}" for state in others if (count := self.count(state))]
-        return ", ".join(told)
+        counts = [f"{self.count(live):,} of {len(self.partitions):,} partitions live"]
+        counts += [f"{count:,} {state}" for state in others if (count := self.count(state))]
+        return ", ".join(counts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, for the command line and for hosts."""
@@ -292,11 +295,11 @@ class Liveness:
             "isolation": self.isolation.value,
             "checked_at": time_text(self.now_ms),
             "counts": {state.value: self.count(state) for state in LivenessState},
-            "partitions": [one.to_json() for one in self.partitions],
+            "partitions": [partition.to_json() for partition in self.partitions],
             "group": None if group is None else group.group_id,
             "open_windows": None
             if group is None
-            else [one.to_json() for one in group.open_windows],
+            else [window.to_json() for window in group.open_windows],
             "unpublished_windows": None if group is None else list(group.unpublished),
         }
 
@@ -321,7 +324,7 @@ def answer(
                 judge(rule, facts, seen, now_ms=now_ms),
                 None if view is None else _lag_offsets(view, facts),
             )
-            for facts, seen in sorted(looked, key=lambda one: one[0].tp)
+            for facts, seen in sorted(looked, key=lambda pair: pair[0].tp)
         ),
         group=None if view is None else _group(view, now_ms),
     )
@@ -337,7 +340,7 @@ def _lag_offsets(view: GroupView, facts: LogFacts) -> int | None:
 
 def _group(view: GroupView, now_ms: int) -> GroupLiveness:
     windows = [
-        OpenWindow(
+        UncommittedWindow(
             window_id=record.plan.window_id,
             status=record.status,
             cutoff_ms=record.plan.cutoff_ms,
@@ -345,7 +348,7 @@ def _group(view: GroupView, now_ms: int) -> GroupLiveness:
         )
         for record in view.open_windows()
     ]
-    windows.sort(key=lambda one: (-one.age_ms, one.window_id))
+    windows.sort(key=lambda window: (-window.age_ms, window.window_id))
     unpublished = view.state.unpublished if view.state else ()
     return GroupLiveness(view.group_id, view.state is not None, tuple(windows), unpublished)
 

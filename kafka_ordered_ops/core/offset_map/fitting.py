@@ -1,4 +1,4 @@
-"""Commit metadata that always fits: as much of a map as there is room for, and how full the room is."""
+"""Commit metadata that always fits the limit: as much of a map as possible, and how full it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kafka_ordered_ops.core.offset_map.packing import METADATA_BYTES_MAX
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 
-#: Of the limit: a map above the first is nearly full, until it is below the second. One limit alone would be passed
-#: back and forth with every record.
+#: Shares of the limit: a map above `FULL_SHARE` is nearly full, until it is below `ROOM_SHARE`. With a single limit, the
+#: state could change with every record.
 FULL_SHARE: Final = 0.75
 ROOM_SHARE: Final = 0.65
 
-#: A range takes no more in base64: two runs of four bytes.
+#: The size of a range in base64, at most: two runs of four bytes.
 _RANGE_BYTES_MAX: Final = 11
 _HEAD_BYTES_MAX: Final = 4
 
@@ -23,7 +23,7 @@ class FittedMap(NamedTuple):
     """Metadata within the limit."""
 
     metadata: bytes
-    #: Done ranges that did not fit, the highest ones; what was to be kept of them is in it.
+    #: The number of done ranges that did not fit, the highest ones. The metadata includes offsets of these ranges that an earlier commit had.
     left_out: int
 
 
@@ -31,7 +31,7 @@ def fitted_map(
     base: int,
     done: OffsetSet,
     *,
-    kept: OffsetSet = EMPTY_SET,
+    committed: OffsetSet = EMPTY_SET,
     limit_bytes: int = METADATA_BYTES_MAX,
 ) -> FittedMap:
     """Return Parallel Consumer's metadata for a commit of `base`, with the lowest done ranges that fit.
@@ -39,16 +39,16 @@ def fitted_map(
     Args:
         base: the offset to commit.
         done: done offsets above the base.
-        kept: those of them that an earlier commit has: they stay, before lower ones that are new. They fit by themselves.
-        limit_bytes: of the metadata.
+        committed: done offsets in an earlier commit: they stay, and take precedence over new lower ones. They always fit.
+        limit_bytes: the limit of the metadata.
     """
     if (whole := _encoded(base, done, limit_bytes)) is not None:
         return FittedMap(whole, 0)
     ranges = done.ranges
-    best, low, high = _encoded(base, kept, limit_bytes) or b"", 0, len(ranges)
+    best, low, high = _encoded(base, committed, limit_bytes) or b"", 0, len(ranges)
     while high - low > 1:
         count = (low + high) // 2
-        part = _encoded(base, done.within(base, ranges[count - 1][1]) | kept, limit_bytes)
+        part = _encoded(base, done.within(base, ranges[count - 1][1]) | committed, limit_bytes)
         if part is None:
             high = count
         else:
@@ -59,7 +59,7 @@ def fitted_map(
 def is_nearly_full(
     base: int, done: OffsetSet, *, was_full: bool, limit_bytes: int = METADATA_BYTES_MAX
 ) -> bool:
-    """Return whether a map takes so much of the limit that it should not grow."""
+    """Return whether a map is so close to the limit that it should not grow."""
     allowed = int(limit_bytes * (ROOM_SHARE if was_full else FULL_SHARE))
     if len(done) * _RANGE_BYTES_MAX + _HEAD_BYTES_MAX <= allowed:
         return False

@@ -8,14 +8,14 @@ Format (version 1)::
 
     ~koo1:<base64 of body>.
 
-The tilde is outside the base64 alphabet, so other programs that keep maps there take this for foreign
-text. The full stop ends the map: clients that append a NUL, or return bytes after the end, do no harm. The body is
+The tilde is outside the base64 alphabet, so other programs that store maps there recognize it as foreign
+text. The full stop ends the map: it stays readable if clients append a NUL, or return bytes after the end. The body is
 big-endian:
 
 =========  =====================================================================
 bytes      meaning
 =========  =====================================================================
-1          encoding of the payload; plus 128 when it is compressed (zstd)
+1          encoding of the payload, plus 128 if it is compressed (zstd)
 16         id of the topic
 16         id of the ledger topic
 8          sequence of the group's state in the ledger
@@ -28,19 +28,20 @@ n          payload
 =========  =====================================================================
 encoding   payload
 =========  =====================================================================
-0          none: nothing is done beyond the base
+0          none: no offset is done beyond the base
 1          runs from the base as LEB128 varints, alternating: not done, done, not done, ...
 2          bits: bit i of byte j is set if base + 8 j + i is done, least significant first
 3          the distance of each done offset from the one before it, the first from the base, as LEB128 varints
 4, 5       the runs as numbers of 2 or 4 bytes
 6          like 3, for the offsets that are not done; the last one is the end of the map
-7, 8       how many bits there are as a number of 2 or 4 bytes, the bits, a zero byte
+7, 8       the number of bits as a number of 2 or 4 bytes, the bits, a zero byte
 127        none: only the ledger has the done ranges
 =========  =====================================================================
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -80,15 +81,17 @@ from kafka_ordered_ops.core.offset_map.packing import (
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 
-#: Of every version.
+#: The beginning of every version.
 _MARK: Final = b"~koo"
-PREFIX: Final = _MARK + b"1:"
+_VERSION: Final = 1
+_VERSIONED: Final = re.compile(re.escape(_MARK) + rb"([0-9]{1,9}):")
+PREFIX: Final = b"%s%d:" % (_MARK, _VERSION)
 _END: Final = b"."
 _HEAD: Final = struct.Struct(">B16s16sQqI")
 _CRC: Final = struct.Struct(">I")
 
-#: A payload that is not larger stays as it is: zstd's frame alone takes half of that. Parallel Consumer has a map of
-#: at most eight times this size, which it does not compress either.
+#: Payloads up to this size are not compressed: zstd's frame alone takes half of that. Parallel Consumer does not compress
+#: maps up to eight times this size either.
 _PLAIN_BYTES_MAX: Final = 24
 _COMPRESSED: Final = 0x80
 
@@ -106,8 +109,8 @@ class _Encoding(IntEnum):
     IN_LEDGER = 127
 
 
-#: Numpy's names, and the largest number of each. These four are Parallel Consumer's bodies: with them no payload is
-#: larger than that program's.
+#: Numpy's name and the largest number of each type. These four encodings are Parallel Consumer's: with them, no payload
+#: is larger than that program's.
 _WIDTHS: Final = {
     _Encoding.RUNS_OF_2_BYTES: (">i2", 2**15 - 1),
     _Encoding.RUNS_OF_4_BYTES: (">i4", 2**31 - 1),
@@ -124,17 +127,17 @@ class OffsetMap:
     #: 16 bytes each.
     topic_id: bytes
     ledger_id: bytes
-    #: Of the group's state in the ledger, when the commit was made.
+    #: The sequence of the group's state in the ledger at the time of the commit.
     sequence: int
     base: int
-    #: Done offsets above the base; None where they did not fit and only the ledger has them.
+    #: Done offsets above the base; None if they did not fit, and only the ledger has them.
     beyond: OffsetSet | None
-    #: The name of the encoding that the map was read in; None for a map that was not read.
+    #: The name of the encoding from which the map was read; None for a map that was not read.
     encoding: str | None = field(default=None, compare=False)
 
 
 def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTES_MAX) -> bytes:
-    """Return the metadata; the pointer form when the done ranges do not fit.
+    """Return the metadata, in the pointer form (encoding 127) if the done ranges do not fit.
 
     Raises:
         OffsetMapTooLargeError: not even the pointer form fits the limit.
@@ -153,15 +156,15 @@ def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTE
 
 
 def is_offset_map(metadata: bytes) -> bool:
-    """Return whether metadata claims to be such a map, of this version or a later one."""
+    """Return whether metadata claims to be an offset map of this package, of this version or a later one."""
     return metadata.startswith(_MARK)
 
 
 def decode_offset_map(metadata: bytes) -> OffsetMap | None:
-    """Return the map; None where the metadata is something else.
+    """Return the map; None if the metadata is something else.
 
     Raises:
-        OffsetMapDecodeError: it claims to be a map, and is damaged.
+        OffsetMapDecodeError: it claims to be a map, but cannot be read.
     """
     if not is_offset_map(metadata):
         return None
@@ -169,16 +172,14 @@ def decode_offset_map(metadata: bytes) -> OffsetMap | None:
         return _decode(metadata)
     except OffsetMapDecodeError as error:
         raise OffsetMapDecodeError(
-            f"commit metadata {metadata[:24]!r}... ({len(metadata)} bytes) is a damaged offset map: {error.message}",
+            f"commit metadata {metadata[:24]!r}... ({len(metadata)} bytes) is an offset map that cannot be read: {error.message}",
             reason=error.reason,
         ) from error
 
 
 def _decode(metadata: bytes) -> OffsetMap:
     if not metadata.startswith(PREFIX):
-        raise unreadable(
-            OffsetMapFault.UNKNOWN_FORMAT, "a newer version of this package wrote it, or it was cut"
-        )
+        raise unreadable(OffsetMapFault.UNKNOWN_FORMAT, _unknown_version(metadata))
     text, end, _ = metadata[len(PREFIX) :].partition(_END)
     body = unbase64(text) if end else b""
     if len(body) < _HEAD.size + _CRC.size:
@@ -189,12 +190,22 @@ def _decode(metadata: bytes) -> OffsetMap:
     payload = body[_HEAD.size : -_CRC.size]
     if length != len(payload):
         raise unreadable(
-            OffsetMapFault.CUT_SHORT, f"{len(payload)} bytes of payload where {length} are named"
+            OffsetMapFault.CUT_SHORT, f"it has {len(payload)} bytes of payload instead of {length}"
         )
     if base < 0:
         raise unreadable(OffsetMapFault.NEGATIVE, f"it is about offset {base}")
     beyond, encoding = _decode_payload(tag, payload, base)
     return OffsetMap(topic_id, ledger_id, sequence, base, beyond, encoding)
+
+
+def _unknown_version(metadata: bytes) -> str:
+    """Return why metadata with the mark of all versions is not of this version."""
+    if (match := _VERSIONED.match(metadata)) is None:
+        return "it has no version: it was cut"
+    return (
+        f"it has version {match[1].decode()}, and this package reads version {_VERSION}: a newer version of this package "
+        "wrote it"
+    )
 
 
 def _payload(offset_map: OffsetMap) -> tuple[int, bytes]:
@@ -217,13 +228,13 @@ def _ways(beyond: OffsetSet, base: int) -> list[tuple[int, bytes]]:
     edges = beyond.boundaries - base
     runs = np.diff(edges, prepend=0)
     ways: list[tuple[int, bytes]] = [(_Encoding.RUNS, varints_of(runs))]
-    # Wider numbers, too: zstd finds patterns in them that narrow ones hide.
+    # Try wider numbers as well: zstd finds patterns in them that narrow numbers hide.
     for tag, (kind, most) in _WIDTHS.items():
         if tag not in _COUNTED_BITS and int(runs.max()) <= most:
             ways.append((tag, numbers_of(runs, kind)))
         elif tag in _COUNTED_BITS and int(edges[-1]) <= most and bits_pay(edges):
             ways.append((tag, counted_bits_of(edges, kind)))
-    # Single offsets, done or not, between long ranges: then runs would say of each that its length is 1.
+    # For single offsets, done or not, between long ranges, runs would store a length of 1 for each.
     starts, ends = edges[::2], edges[1::2]
     if beyond.count <= min(2 * starts.size, RANGES_MAX):
         ways.append((_Encoding.OFFSETS, varints_of(np.diff(_each(starts, ends), prepend=0))))
@@ -284,8 +295,8 @@ def _frame(offset_map: OffsetMap, tag: int, payload: bytes) -> bytes:
 
 
 def _each(starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return every offset of some ranges."""
+    """Return every offset of the ranges."""
     lengths = ends - starts
-    # Counting up goes on from range to range; what each range starts above that is added.
+    # Count up through all ranges, and add for each range the distance of its start from the count.
     skipped: Int64Array = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
     return skipped + np.arange(skipped.size, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Pack numbers, bits and bytes for offset maps, and unpack them from hostile input in bounded memory.
 
-Every function that unpacks raises `OffsetMapDecodeError` with a reason and a part of a sentence; its caller adds which
-metadata it was. A set is packed from its *edges*: the boundaries of its ranges, counted from the committed offset.
+Every function that unpacks raises `OffsetMapDecodeError` with a reason and a part of a sentence; its caller adds the
+metadata. A set is packed from its *edges*: the boundaries of its ranges, relative to the committed offset.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kafka_ordered_ops.core.types import INT64_MAX
 #: Kafka's default for ``offset.metadata.max.bytes``.
 METADATA_BYTES_MAX: Final = 4_096
 
-#: Ranges of one map, as many as a whole plan may have. More are neither written nor believed.
+#: Ranges of one map. Maps with more ranges are neither written nor accepted.
 RANGES_MAX: Final = 1_000_000
 
-#: A payload when unpacked: the ranges above as four-byte numbers, or the bits of 67 million offsets. A few compressed
-#: bytes can claim gigabytes.
+#: Limit of an unpacked payload: `RANGES_MAX` ranges as four-byte numbers, or the bits of 67 million offsets. A few
+#: compressed bytes can unpack to gigabytes.
 PAYLOAD_BYTES_MAX: Final = 8 * RANGES_MAX
 
-#: zstd's efforts: Parallel Consumer's, and for payloads of few bytes the most that takes milliseconds.
+#: Levels of zstd: Parallel Consumer's, and for small payloads the highest level that only takes milliseconds.
 _LEVEL: Final = 3
 _SMALL_LEVEL: Final = 12
 _SMALL_BYTES: Final = 1 << 16
@@ -46,7 +46,7 @@ def unreadable(reason: OffsetMapFault, why: str) -> OffsetMapDecodeError:
 
 
 def unbase64(text: bytes) -> bytes:
-    """Return the bytes behind standard base64. Padding may be missing at the end, as Java allows."""
+    """Decode standard base64. Padding may be missing at the end, as Java allows."""
     try:
         return binascii.a2b_base64(text + b"=" * (-len(text) % 4), strict_mode=True)
     except binascii.Error as error:
@@ -59,14 +59,14 @@ def base64_of(body: bytes) -> bytes:
 
 
 def deflate(plain: bytes) -> bytes:
-    """Return a zstd frame that does not name its size, as Parallel Consumer writes them."""
+    """Return a zstd frame without its content size, as Parallel Consumer writes frames."""
     levels = (_LEVEL, _SMALL_LEVEL) if len(plain) <= _SMALL_BYTES else (_LEVEL,)
     frames = (
-        pa.Codec("zstd", compression_level=one).compress(plain, asbytes=True) for one in levels
+        pa.Codec("zstd", compression_level=level).compress(plain, asbytes=True) for level in levels
     )
     frame = min(frames, key=len)
     # RFC 8878, 3.1.1.1: four bytes of magic, the descriptor, the window unless bit 5 is set, and the size, whose width is
-    # in the two highest bits. The size takes up to four bytes, of twenty in all where the pattern is regular.
+    # in the two highest bits. The size takes up to four bytes, which is much in a frame of twenty bytes (regular patterns).
     descriptor, single = frame[4], frame[4] & 0x20
     width = (int(bool(single)), 2, 4, 8)[descriptor >> 6]
     window = bytes([max((len(plain) - 1).bit_length() - 10, 0) << 3]) if single else frame[5:6]
@@ -75,7 +75,7 @@ def deflate(plain: bytes) -> bytes:
 
 
 def inflate(frame: bytes) -> bytes:
-    """Return the contents of zstd frames, at most `PAYLOAD_BYTES_MAX`; frames need not name their size."""
+    """Return the contents of zstd frames, at most `PAYLOAD_BYTES_MAX`; frames may omit their content size."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
             plain = bytes(stream.read(PAYLOAD_BYTES_MAX + 1))
@@ -89,7 +89,7 @@ def inflate(frame: bytes) -> bytes:
 
 
 def varints_of(values: Int64Array) -> bytes:
-    """Return numbers, none negative, as LEB128."""
+    """Return numbers that are not negative as LEB128."""
     lengths = np.ones(values.size, dtype=np.int64)
     for k in range(1, _VARINT_BYTES_MAX):
         lengths += values >= 1 << 7 * k
@@ -103,7 +103,7 @@ def varints_of(values: Int64Array) -> bytes:
 
 
 def from_varints(data: bytes, *, for_each_range: int = 2) -> Int64Array:
-    """Return the numbers of `varints_of`, of which each range of the map has so many."""
+    """Return the numbers of `varints_of`; each range of the map has `for_each_range` numbers."""
     packed = np.frombuffer(data, dtype=np.uint8)
     last = np.flatnonzero(packed < 0x80).astype(np.int32)
     if packed.size and (not last.size or int(last[-1]) != packed.size - 1):
@@ -113,7 +113,7 @@ def from_varints(data: bytes, *, for_each_range: int = 2) -> Int64Array:
     longest = int(lengths.max(initial=0))
     if longest > _VARINT_BYTES_MAX:
         raise unreadable(OffsetMapFault.TOO_LARGE, f"a number has {longest} bytes")
-    # From the last byte, which has the highest bits, to the first.
+    # From the last byte, which has the highest bits, to the first one.
     values = packed[last].astype(np.int64)
     for k in range(1, longest):
         reached = lengths > k
@@ -123,7 +123,7 @@ def from_varints(data: bytes, *, for_each_range: int = 2) -> Int64Array:
 
 
 def numbers_of(values: Int64Array, kind: str) -> bytes:
-    """Return numbers of a fixed width; `kind` is numpy's name of it (">i2", ">i4")."""
+    """Return numbers of a fixed width; `kind` is numpy's name of the type (">i2", ">i4")."""
     return values.astype(kind).tobytes()
 
 
@@ -140,8 +140,8 @@ def from_numbers(data: bytes, kind: str) -> Int64Array:
 def bits_pay(edges: Int64Array) -> bool:
     """Return whether bits may be the smallest form, compressed or not.
 
-    They are not where they take more than eight bytes for each edge: runs are smaller then, and zstd gets less out of
-    long zeros than out of few numbers.
+    They are not if they take more than eight bytes for each edge: then runs are smaller, and zstd compresses a few
+    numbers better than long runs of zeros.
     """
     return int(edges[-1]) // 8 <= 8 * edges.size
 
@@ -150,12 +150,12 @@ def bits_of(edges: Int64Array) -> bytes:
     """Return a bit for each offset up to the last edge, the least significant first; O(edges + bits / 8)."""
     packed = np.zeros((int(edges[-1]) + 7) // 8, dtype=np.uint8)
     inner = edges[:-1]
-    # First only the bits at which the set changes...
+    # First set only the bits at which the set changes...
     places = inner >> 3
     firsts = np.flatnonzero(np.diff(places, prepend=-1))
     changes = np.left_shift(1, inner & 7).astype(np.uint8)
     packed[places[firsts]] = np.bitwise_or.reduceat(changes, firsts)
-    # ... then each bit becomes the sum of those up to it: in its byte, and of all bytes before.
+    # ... then each bit becomes the parity of all bits up to it: in its byte, and in all bytes before.
     for shift in (1, 2, 4):
         packed ^= packed << shift
     packed[1:] ^= np.bitwise_xor.accumulate(packed >> 7)[:-1] * 0xFF
@@ -166,7 +166,7 @@ def bits_of(edges: Int64Array) -> bytes:
 def edges_of_bits(data: bytes, count: int) -> Int64Array:
     """Return the edges of the first `count` bits; missing bytes are zeros."""
     used = min((count + 7) // 8, len(data))
-    # A zero behind the end closes the last range.
+    # A zero after the end closes the last range.
     packed = np.zeros(used + 1, dtype=np.uint8)
     packed[:used] = np.frombuffer(data, dtype=np.uint8, count=used)
     _clear_from(packed[:used], count)
@@ -180,12 +180,12 @@ def edges_of_bits(data: bytes, count: int) -> Int64Array:
 
 
 def counted_bits_of(edges: Int64Array, kind: str) -> bytes:
-    """Return how many bits there are, as a number of a fixed width, the bits, and a zero byte."""
+    """Return the number of bits, as a number of a fixed width, the bits, and a zero byte."""
     return numbers_of(edges[-1:], kind) + bits_of(edges) + b"\0"
 
 
 def from_counted_bits(data: bytes, kind: str) -> tuple[int, Int64Array]:
-    """Return how many bits there are, and their edges; the zero byte may be missing."""
+    """Return the number of bits, and their edges; the zero byte may be missing."""
     width = np.dtype(kind).itemsize
     if len(data) < width:
         raise unreadable(OffsetMapFault.CUT_SHORT, f"its length has {len(data)} of {width} bytes")
@@ -198,7 +198,7 @@ def from_counted_bits(data: bytes, kind: str) -> tuple[int, Int64Array]:
 def set_of_runs(base: int, runs: Int64Array) -> OffsetSet:
     """Return the done offsets of alternating runs from the base: not done, done, not done, ..."""
     edges = np.cumsum(runs, dtype=np.int64)
-    # Sums of what is not negative fall only where they leave int64.
+    # Sums of numbers that are not negative only decrease if they overflow int64.
     if bool(np.any(edges[1:] < edges[:-1])):
         raise _past_largest()
     return set_of_edges(base, edges)
@@ -210,28 +210,28 @@ def set_of_offsets(base: int, steps: Int64Array) -> OffsetSet:
 
 
 def set_of_holes(base: int, steps: Int64Array) -> OffsetSet:
-    """Return all offsets from the base but those of such steps; the last one is the end."""
+    """Return all offsets from the base except those of these steps; the last step leads to the end."""
     holes = _ones(steps)
     holes[:1] = 0
     return set_of_runs(base, np.column_stack((holes, _between(steps))).ravel())
 
 
 def set_of_edges(base: int, edges: Int64Array) -> OffsetSet:
-    """Return the set; edges rise, not strictly, and a last one without a partner ends nothing."""
+    """Return the set of ascending edges, which may repeat; a last edge without a partner is ignored."""
     edges = edges[: edges.size // 2 * 2]
     if not edges.size:
         return OffsetSet()
     if int(edges[-1]) > INT64_MAX - base:
         raise _past_largest()
     if not bool(np.all(edges[:-1] < edges[1:])):
-        # Runs of no offsets: edges at the same place cancel each other.
+        # Empty runs: edges at the same place cancel each other.
         firsts = np.flatnonzero(np.diff(edges, prepend=-1))
         edges = edges[firsts[np.diff(firsts, append=edges.size) % 2 == 1]]
     return OffsetSet(base + edges)
 
 
 def _between(steps: Int64Array) -> Int64Array:
-    """Return how many offsets are between those of the steps, the first from the base on."""
+    """Return the number of offsets between the offsets of the steps, the first one counted from the base."""
     between = steps - 1
     between[:1] += 1
     if between.size and int(between.min()) < 0:

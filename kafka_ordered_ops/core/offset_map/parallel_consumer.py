@@ -1,22 +1,22 @@
 """Read and write the offset maps of Confluent's Parallel Consumer, a Java library.
 
-The library keeps the committed offset at the first offset that is not done, and the done offsets above it in the
-commit's metadata: base64 of one byte, the *magic*, and a body. All numbers are big-endian and signed, and count from the
-committed offset, which is not in the map.
+The library commits the first offset that is not done, with the done offsets above it in the commit's metadata: base64 of
+one byte, the *magic*, and a body. All numbers are big-endian and signed, and relative to the committed offset, which is
+not in the map.
 
 =================  ==========  ======================================================
 encoding           magic       body
 =================  ==========  ======================================================
 RunLength          ``n``       runs of 2 bytes, alternating: not done, done, not done, ...
 RunLengthV2        ``e``       runs of 4 bytes
-BitSet             ``l``       2 bytes: how many offsets; a bit for each, 1 is done, the
-                               least significant first; one zero byte
-BitSetV2           ``o``       the same after a number of 4 bytes
+BitSet             ``l``       2 bytes: the number of offsets; a bit for each, 1 is done,
+                               the least significant first; one zero byte
+BitSetV2           ``o``       the same with a number of 4 bytes
 ByteArray          ``L``       a byte for each offset, 1 is done; one zero byte
 =================  ==========  ======================================================
 
-Each has a twin whose body is compressed with zstd: ``J``, ``p``, ``a``, ``s`` and the byte EE. The library writes the
-first four and their twins, and fails on byte arrays.
+Each encoding has a variant whose body is compressed with zstd: ``J``, ``p``, ``a``, ``s`` and the byte EE. The library
+writes the first four and their variants, and fails on byte arrays.
 
 Source: package ``io.confluent.parallelconsumer.offsets``, version 0.5.3.3.
 """
@@ -58,7 +58,7 @@ from kafka_ordered_ops.core.offset_map.packing import (
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX
 
-#: The library compresses only when no plain form is smaller (``LARGE_ENCODED_SIZE_THRESHOLD_BYTES``).
+#: The library compresses only if no plain form is smaller than this (``LARGE_ENCODED_SIZE_THRESHOLD_BYTES``).
 _SMALL_BYTES: Final = 200
 
 _INT16_MAX: Final = 2**15 - 1
@@ -66,7 +66,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class Encoding(Enum):
-    """How a map is written; the value is the magic byte."""
+    """The encoding of a map; the value is the magic byte."""
 
     RUN_LENGTH = 0x6E
     RUN_LENGTH_COMPRESSED = 0x4A
@@ -82,7 +82,7 @@ class Encoding(Enum):
 
     @property
     def label(self) -> str:
-        """The library's name."""
+        """The library's name of the encoding."""
         return self.name.title().replace("_", "")
 
     @property
@@ -101,7 +101,7 @@ class Encoding(Enum):
         return Encoding[f"{self.plain.name}_COMPRESSED"]
 
 
-#: Of the plain encodings in which runs, and in which lengths, are written.
+#: Types of the numbers in the plain encodings: of runs, and of lengths.
 _RUNS: Final = {Encoding.RUN_LENGTH: ">i2", Encoding.RUN_LENGTH_V2: ">i4"}
 _LENGTHS: Final = {Encoding.BIT_SET: ">i2", Encoding.BIT_SET_V2: ">i4"}
 _MOST: Final = {">i2": _INT16_MAX, ">i4": _INT32_MAX}
@@ -113,7 +113,7 @@ class ParallelConsumerMap:
 
     #: The committed offset, which is not in the metadata.
     base: int
-    #: The offset after the highest one that the map covers; the base where the map says nothing.
+    #: The offset after the highest one that the map covers; the base if the map is empty.
     end: int
     #: Done offsets in [base, end).
     done: OffsetSet
@@ -128,24 +128,25 @@ def encode_parallel_consumer_map(
     encoding: Encoding | None = None,
     limit_bytes: int = METADATA_BYTES_MAX,
 ) -> bytes:
-    """Return the metadata for a commit of `base`; empty where nothing at or above the base is done.
+    """Return the metadata for a commit of `base`; empty if no offset at or above the base is done.
 
-    Without an encoding the choice is the library's: the smallest plain one, and compression only where none is below
+    Without an encoding, the choice is the library's: the smallest plain encoding, and compression only if none is below
     200 bytes.
 
     Args:
         base: the offset to commit.
         done: done offsets, none below the base.
-        encoding: one that the library reads.
-        limit_bytes: of the metadata; the broker's ``offset.metadata.max.bytes``, and the library's own limit of 4,096.
+        encoding: an encoding that the library reads.
+        limit_bytes: the limit of the metadata: the broker's ``offset.metadata.max.bytes``, and the library's own limit
+            of 4,096.
 
     Raises:
-        ConfigError: the encoding is only read.
+        ConfigError: the encoding can only be read.
         OffsetMapTooLargeError: the map exceeds the limit, or the encoding's numbers.
     """
     if encoding is not None and not encoding.is_written:
         raise ConfigError(
-            f"encoding {encoding.label} is only read: Parallel Consumer fails on it. Choose another encoding"
+            f"encoding {encoding.label} can only be read: Parallel Consumer fails on it. Choose another encoding"
         )
     if not done:
         return b""
@@ -170,8 +171,8 @@ def encode_parallel_consumer_map(
 def decode_parallel_consumer_map(metadata: bytes, base: int) -> ParallelConsumerMap:
     """Return the map in the metadata of a commit of `base`.
 
-    It is read as the library reads it, except where that would take offsets for done that are not: negative
-    numbers are refused, and ``bgAA`` covers nothing, also at offset 0.
+    It is read as the library reads it, except where that would wrongly treat offsets as done: negative
+    numbers are refused, and ``bgAA`` covers nothing, even at offset 0.
 
     Raises:
         OffsetMapDecodeError: the metadata is something else, damaged, or larger than any map.
@@ -191,7 +192,7 @@ def decode_parallel_consumer_map(metadata: bytes, base: int) -> ParallelConsumer
             raise unreadable(OffsetMapFault.TOO_LARGE, f"it covers {count:,} offsets")
     except OffsetMapDecodeError as error:
         raise OffsetMapDecodeError(
-            f"commit metadata {metadata[:24]!r} ({len(metadata)} bytes) of offset {base} is no offset map of Parallel "
+            f"commit metadata {metadata[:24]!r} ({len(metadata)} bytes) of offset {base} is not an offset map of Parallel "
             f"Consumer: {error.message}",
             reason=error.reason,
         ) from error
@@ -199,8 +200,8 @@ def decode_parallel_consumer_map(metadata: bytes, base: int) -> ParallelConsumer
 
 
 def encoding_of(body: bytes) -> Encoding | None:
-    """Return the encoding named by the first byte; None for any other byte."""
-    return next((one for one in Encoding if one.value == body[0]), None)
+    """Return the encoding of the first byte; None for any other byte."""
+    return next((encoding for encoding in Encoding if encoding.value == body[0]), None)
 
 
 def _check_sizes(base: int, done: OffsetSet) -> None:
@@ -219,18 +220,18 @@ def _check_sizes(base: int, done: OffsetSet) -> None:
 
 def _smallest(base: int, edges: Int64Array) -> bytes:
     sizes = dict(_sizes(edges))
-    # Of equal ones the first: runs.
-    best = min(sizes, key=lambda one: sizes[one])
+    # Among equal sizes, the first one: runs.
+    best = min(sizes, key=lambda kind: sizes[kind])
     plain = _framed(best, _body_of(base, edges, best))
     if sizes[best] < _SMALL_BYTES:
         return plain
-    tried = [one for one in sizes if one in _RUNS or bits_pay(edges)]
-    packed = [_framed(one.compressed, _body_of(base, edges, one.compressed)) for one in tried]
+    tried = [kind.compressed for kind in sizes if kind in _RUNS or bits_pay(edges)]
+    packed = [_framed(kind, _body_of(base, edges, kind)) for kind in tried]
     return min([plain, *packed], key=len)
 
 
 def _sizes(edges: Int64Array) -> Iterator[tuple[Encoding, int]]:
-    """Yield each plain encoding that can hold the map, with the bytes of its body; of equal ones the preferred first."""
+    """Yield each plain encoding that can hold the map, with the size of its body; the preferred encodings first."""
     longest, count = int(_runs(edges).max()), int(edges[-1])
     for runs, lengths in zip(_RUNS, _LENGTHS, strict=True):
         width = np.dtype(_RUNS[runs]).itemsize
@@ -274,7 +275,7 @@ def _framed(encoding: Encoding, body: bytes) -> bytes:
 
 
 def _decode_body(plain: Encoding, body: bytes, base: int) -> tuple[int, OffsetSet]:
-    """Return how many offsets the map covers, and those that are done."""
+    """Return the number of offsets that the map covers, and the done offsets."""
     if (kind := _RUNS.get(plain)) is not None:
         runs = from_numbers(body, kind)
         return int(runs.sum()), set_of_runs(base, runs)

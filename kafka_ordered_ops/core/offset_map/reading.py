@@ -1,6 +1,6 @@
-"""Read the progress in a committed offset, whoever wrote the metadata.
+"""Read the progress in a committed offset, whichever program wrote the metadata.
 
-A map is a claim about one offset of one topic. It is believed only if it is whole, about this offset, and within the
+A map is a claim about one offset of one topic. It is accepted only if it is complete, about this offset, and within the
 log.
 """
 
@@ -23,7 +23,7 @@ _STREAMS_VERSIONS = (1, 2)
 
 
 class MetadataKind(StrEnum):
-    """Who wrote commit metadata."""
+    """The program that wrote commit metadata."""
 
     NONE = "none"
     OURS = "ours"
@@ -34,7 +34,7 @@ class MetadataKind(StrEnum):
 
 
 class DecodePolicy(StrEnum):
-    """What to do about metadata that cannot be used: damaged, unknown, or about another log."""
+    """What to do with metadata that cannot be used: damaged, unknown, or about another log."""
 
     FAIL = "fail"
     #: Continue from the committed offset: done offsets above it may be processed again.
@@ -45,19 +45,19 @@ class DecodePolicy(StrEnum):
 class CommittedProgress:
     """The progress in one committed offset."""
 
-    #: The committed offset: all below it is done.
+    #: The committed offset: all offsets below it are done.
     base: int
-    #: Done offsets at or above the base; None: they did not fit, and only the ledger has them.
+    #: Done offsets at or above the base; None if they did not fit, and only the ledger has them.
     done: OffsetSet | None
     kind: MetadataKind
     #: The name of the map's encoding.
     encoding: str | None
-    #: Why the metadata was ignored; None: it was not.
+    #: Why the metadata was ignored; None if it was not ignored.
     problem: str | None
 
 
 def metadata_kind(metadata: bytes) -> MetadataKind:
-    """Return who wrote the metadata, damaged or not."""
+    """Return which program wrote the metadata, damaged or not."""
     if not metadata:
         return MetadataKind.NONE
     if is_offset_map(metadata):
@@ -87,11 +87,11 @@ def read_committed_progress(
 
     Args:
         offset: the committed offset.
-        metadata: exactly as the broker has it.
-        end: the partition's end offset; None: unknown, and not checked.
-        policy: what to do about metadata that cannot be used.
+        metadata: the exact bytes that the broker returns.
+        end: the partition's end offset; None if unknown, and not checked.
+        policy: what to do with metadata that cannot be used.
         where: group and partition, for messages.
-        topic_id: the 16 bytes of the topic's id; None: unknown, and not checked.
+        topic_id: the 16 bytes of the topic's id; None if unknown, and not checked.
 
     Raises:
         OffsetMapDecodeError: policy `FAIL`, and the metadata is not a usable map.
@@ -126,8 +126,8 @@ def _read(
         _check_about(ours, offset, topic_id)
         return ours.encoding, ours.beyond
     if kind is MetadataKind.PARALLEL_CONSUMER:
-        found = decode_parallel_consumer_map(metadata, offset)
-        return found.encoding and found.encoding.label, found.done
+        parsed = decode_parallel_consumer_map(metadata, offset)
+        return parsed.encoding and parsed.encoding.label, parsed.done
     streams = kind is MetadataKind.KAFKA_STREAMS
     raise unreadable(
         OffsetMapFault.UNKNOWN_FORMAT,

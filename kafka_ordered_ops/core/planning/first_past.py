@@ -1,8 +1,7 @@
-"""The first visible record stamped at or after a cutoff: a record that a window takes after it is out of order.
+"""The first visible record stamped at or after a cutoff: records that a window takes after it are out of order.
 
-The broker's index counts transaction markers, which carry the broker's clock, and aborted records. Its answer is
-therefore only a lower bound, and the record itself may be anywhere after it. Its place is known from reading
-timestamps, or unknown.
+The broker's index also counts aborted records and transaction markers, which carry the broker's clock. Its answer is
+therefore only a lower bound: the record itself may be anywhere after it. Only reading timestamps finds the record.
 """
 
 from __future__ import annotations
@@ -19,49 +18,49 @@ from kafka_ordered_ops.core.types import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """One window's first record past its cutoff, as far as it is known before any read."""
+    """What is known before any read about one window's first record past its cutoff."""
 
     cutoff_ms: int
-    #: By the index: no such record is below it.
+    #: The index's lower bound: no such record is below it.
     not_before: int
-    #: The first offset at or above it that is done or claimed, and whose record may be stamped so.
+    #: The first offset at or above `not_before` that is done or claimed, and whose record may be past the cutoff.
     taken_from: int
 
-    def chunk(self, told: TimeMap) -> OffsetSet:
-        """Return the first chunk that may hold it, of those that are not read."""
-        return told.first_reaching(self.cutoff_ms, from_offset=self.not_before)
+    def chunk(self, unread: TimeMap) -> OffsetSet:
+        """Return the first chunk that may hold the record, among the chunks that are not read."""
+        return unread.first_reaching(self.cutoff_ms, from_offset=self.not_before)
 
-    def doubtful(self, told: TimeMap) -> int:
-        """Return the first offset that may be it, and is not read."""
-        chunk = self.chunk(told)
+    def doubtful(self, unread: TimeMap) -> int:
+        """Return the first offset that is not read and may be the record."""
+        chunk = self.chunk(unread)
         in_chunk = max(chunk.first, self.not_before) if chunk else INT64_MAX
         return min(self.taken_from, in_chunk)
 
 
 def read_again(
-    sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
+    sought: Sequence[Sought], decided: TimeMap, chunks: DealtChunks, unknown: OffsetSet
 ) -> OffsetSet:
     """Return chunks that are read again although they are decided: a window may take out-of-order records after them.
 
-    One for each window, and for most windows none: the chunk that holds the first record past the cutoff
-    holds most often earlier ones as well, and must be read anyway.
+    There is at most one for each window, and usually none: the chunk with the first record past the cutoff usually
+    holds earlier records as well, and must be read anyway.
     """
-    found = []
-    for number, one in enumerate(sought):
-        chunk, taken = one.chunk(told), chunks.of(number)
+    again = []
+    for number, window in enumerate(sought):
+        chunk, taken = window.chunk(decided), chunks.of(number)
         ends = [offsets.end for offsets in (taken, unknown) if offsets]
-        if chunk and chunk.first < min(one.taken_from, max(ends, default=0)):
-            found.append(chunk)
-    return union_of(found)
+        if chunk and chunk.first < min(window.taken_from, max(ends, default=0)):
+            again.append(chunk)
+    return union_of(again)
 
 
 class FirstPast:
-    """Finds, for each of several cutoffs, the first fed record that is stamped at or after it."""
+    """Find, for each of several cutoffs, the first fed record that is stamped at or after it."""
 
     def __init__(self, cutoffs_ms: Sequence[int]) -> None:
         self._cutoffs_ms = np.unique(np.array(cutoffs_ms, dtype=np.int64))
         self._offsets = np.empty(self._cutoffs_ms.size, dtype=np.int64)
-        # The cutoffs rise, so the passed ones are first.
+        # The cutoffs are sorted, so the passed ones come first.
         self._passed = 0
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
@@ -77,24 +76,24 @@ class FirstPast:
         self._passed = passed
 
     def found(self) -> dict[int, int]:
-        """Return the offsets by cutoff; a cutoff that no record has passed is not among them."""
+        """Return the offsets by cutoff, without cutoffs that no record has passed."""
         passed = slice(0, self._passed)
         return dict(
             zip(self._cutoffs_ms[passed].tolist(), self._offsets[passed].tolist(), strict=True)
         )
 
 
-def first_past(found: int | None, *, end: int, doubtful: int, taken: OffsetSet) -> int | None:
-    """Return the first visible record stamped at or after a cutoff, or None where it is not known.
+def first_past(first_read: int | None, *, end: int, doubtful: int, taken: OffsetSet) -> int | None:
+    """Return the first visible record stamped at or after a cutoff, or None if it is unknown.
 
-    It may lie from `doubtful` on. That makes no difference where the window takes nothing between there and
-    the record that was found: the same records are out-of-order records.
+    It may be any offset from `doubtful` on. That makes no difference if the window takes nothing between `doubtful`
+    and `first_read`: the same records are out of order.
 
     Args:
-        found: the first one among the records that were read.
-        end: the end of the decided offsets, which is the answer if there is no such record.
+        first_read: the first such record among the records that were read.
+        end: the end of the decided offsets, which is returned if there is no such record.
         doubtful: the first offset that was not read, and whose record may be stamped at or after the cutoff.
         taken: the offsets that the window takes.
     """
-    last = end if found is None else found
+    last = end if first_read is None else first_read
     return None if taken.within(doubtful, last) else last

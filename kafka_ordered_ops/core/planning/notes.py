@@ -11,21 +11,21 @@ from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.bounds import AtOffset, Bound
 
-#: Partitions that a note names.
+#: Partitions listed in a note.
 _NAMED_MAX: Final = 5
 
 
 def hidden_notes(facts: Sequence[PartitionFacts], number: int) -> tuple[str, ...]:
-    """Return a note if open transactions hide records that a window may ask for: those before its cutoff are not over.
+    """Return a note if open transactions hide records that a window may ask for, before its cutoff.
 
     Args:
-        facts: of each partition.
-        number: of the window, in their `head_ends`.
+        facts: the facts of each partition.
+        number: the index of the window in their `head_ends`.
     """
     hidden = [
-        f"{one.tp} from offset {one.end:,} on"
-        for one in facts
-        if one.head_ends[number] >= one.end < one.high_watermark
+        f"{partition.tp} from offset {partition.end:,} on"
+        for partition in facts
+        if partition.head_ends[number] >= partition.end < partition.high_watermark
     ]
     if not hidden:
         return ()
@@ -38,26 +38,30 @@ def beyond_notes(
     bound: Bound,
     time_ms: int | None,
     facts: Sequence[PartitionFacts],
-    found: Mapping[TopicPartition, int | None],
+    first_at_time: Mapping[TopicPartition, int | None],
 ) -> tuple[str, ...]:
-    """Return a note if a group starts beyond the ends of logs: it then starts at their ends.
+    """Return a note if the starting offsets of a group are past the ends of logs: it then starts at their ends.
 
     Args:
-        bound: where it starts.
-        time_ms: the time that this means, if it means one.
-        facts: of each partition that begins.
-        found: the first record from the time on, if there is one.
+        bound: the starting offsets.
+        time_ms: the time of the starting offsets, if they are given by a time.
+        facts: the facts of each partition where the group starts.
+        first_at_time: by partition, the offset of the first record at or after the time, if there is one.
     """
     if isinstance(bound, AtOffset):
-        beyond = [f"{one.tp} at {one.end:,}" for one in facts if bound.offset > one.end]
+        beyond = [
+            f"{partition.tp} at {partition.end:,}"
+            for partition in facts
+            if bound.offset > partition.end
+        ]
         if beyond:
             return (
                 f"starting offset {bound.offset:,} is beyond the end of {first_of(beyond, _NAMED_MAX)}: the group starts at the end",
             )
     elif (
         time_ms is not None
-        and any(one.log_start < one.end for one in facts)
-        and all(found[one.tp] is None for one in facts)
+        and any(partition.log_start < partition.end for partition in facts)
+        and all(first_at_time[partition.tp] is None for partition in facts)
     ):
         return (
             f"no record is stamped at or after {time_text(time_ms)}, the starting offsets: the group starts at the ends of the logs",

@@ -1,16 +1,16 @@
-"""Which offsets windows take: facts about one partition in, exact offset sets out.
+"""Decide which offsets windows take: facts about one partition in, exact offset sets out.
 
 Four steps, so that reading happens between decisions and never inside one:
 
-1. `ask`: from facts, progress and claims, the open offsets, and those that must be scanned.
+1. `ask` computes the open offsets from facts, progress and claims, and the offsets that must be scanned.
 2. The caller scans (`scan_fold`).
-3. `draft`: which of the open offsets belong to which window.
-4. `settle`: the draft against the newest progress and claims, inside the fence.
+3. `draft` assigns the open offsets to windows.
+4. `settle` checks the draft against the newest progress and claims, inside the fence.
 
-Each step handles a list of windows, often one. A `TimeSplit` assigns timestamps to windows. *Head*: offsets for which
-the broker's index proves that all times are below the lowest requested one; nothing is read. *Tail*: later offsets,
-decided by the time map, or by reading timestamps. Taken is a complement: everything decided, less the records that no
-window asks for, less done and claimed offsets.
+Each step handles a list of windows, often a single one. A `TimeSplit` assigns timestamps to windows. *Head*: offsets
+for which the broker's index proves that all times are below the lowest requested time; nothing is read. *Tail*: later
+offsets, decided by the time map, or by reading timestamps. The taken offsets are a complement: all decided offsets,
+without the records that no window asks for, and without done and claimed offsets.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from kafka_ordered_ops.core.window.bounds import (
 from kafka_ordered_ops.core.window.plan import EARLIER_RANGES_MAX, PartitionPlan
 from kafka_ordered_ops.core.window.window import Window
 
-#: A record stamped further ahead than this is no sign that time has passed (Kafka's own default for
-#: ``log.message.timestamp.after.max.ms``).
+#: A record stamped further in the future proves nothing (Kafka's ``log.message.timestamp.after.max.ms`` by default).
 FUTURE_TOLERANCE_MS: Final = 3_600_000
 
 
@@ -58,41 +57,41 @@ class PartitionFacts:
     log_start: int
     #: Last stable offset under read_committed, high watermark otherwise.
     end: int
-    #: The high watermark: progress beyond it is progress in another log.
+    #: The high watermark: progress past it belongs to another log.
     high_watermark: int
     #: Every record below it is stamped before the windows' `floor_ms`.
     floor: int
-    #: For each window: every record below it is stamped before the window's cutoff. By the index alone, so
-    #: that what is there may be a marker.
+    #: For each window: every record below it is stamped before the window's cutoff. It comes from the index alone,
+    #: so the offset may be a transaction marker.
     head_ends: tuple[int, ...]
     #: The epoch of the leader that answered.
     leader_epoch: int | None = None
-    #: Up to here the log is known to be the one that the group has worked on.
+    #: Up to this offset, the log is known to be the log that the group has worked on.
     checked_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsAsked:
+class WindowsRequest:
     """The requests of a list of windows for one partition, in order."""
 
     split: TimeSplit
-    #: The lowest time at which a window begins, or ends where none begins.
+    #: The lowest start of a window, or cutoff of a window without a start.
     floor_ms: int
-    #: A scan may stop after this time; None: it may not.
+    #: A scan may stop after this time; None if it must not stop.
     stop_after_ms: int | None
     #: Of each window.
     cutoffs_ms: tuple[int, ...]
-    #: Of each; None for a window without a start.
+    #: Of each window; None for a window without a start.
     sinces_ms: tuple[int | None, ...]
     #: Every record that a window of the group has taken is stamped before it.
     taken_before_ms: int
 
     @classmethod
-    def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
-        """Return the windows of one planning; `frozen` are the times that earlier ones of the group covered.
+    def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsRequest:
+        """Return the requests of windows that are planned together; `frozen` are the times of earlier windows of the group.
 
-        With `since` a window also takes late records, stamped earlier in a frozen time, and no records without a
-        timestamp.
+        A window with `since` also takes late records, which are stamped earlier, in a frozen time. It takes no records
+        without a timestamp.
         """
         frozen = tuple(frozen)
         out_of_orderness_ms = windows[0].out_of_orderness_ms
@@ -111,25 +110,26 @@ class WindowsAsked:
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuestion:
-    """The open offsets of one partition, and those that must be read to decide them."""
+    """The open offsets of one partition, and the offsets that must be read to decide them."""
 
     facts: PartitionFacts
-    asked: WindowsAsked
+    request: WindowsRequest
     #: Below the end, neither done nor claimed, still in the log.
     open: OffsetSet
-    #: For each window: neither done nor claimed, and no longer in the log. Where nothing is known of their
-    #: times they are the first one's.
+    #: For each window: neither done nor claimed, and no longer in the log. If their times are unknown, they belong to
+    #: the first window.
     lost: tuple[OffsetSet, ...]
-    #: Also no longer in the log, but of times that no window here asks for: losses of others.
+    #: Also no longer in the log, but of times that none of these windows asks for: losses of other windows.
     left: OffsetSet
     #: The part of `lost` whose times are unknown.
     lost_untimed: OffsetSet
-    #: Open and below the floor, where that alone decides: whose it is.
+    #: Open and below the floor, if the floor alone decides them.
     head: OffsetSet
+    #: The window that takes the head, or `NOBODY`.
     head_window: int
     #: The times of the rest, from the time map.
     chunks: DealtChunks
-    #: Its timestamps must be read.
+    #: The offsets whose timestamps must be read.
     to_scan: OffsetSet
     #: Chunks of the time map that are decided without reading.
     known: OffsetSet
@@ -137,54 +137,53 @@ class PartitionQuestion:
     time_map: TimeMap
     #: The times known from the floor but not from the time map.
     learned: TimeMap
-    #: For each window the first offset that is not scanned, and whose record may be stamped at or after its
-    #: cutoff.
+    #: For each window: the first offset that is not scanned, and whose record may be stamped at or after its cutoff.
     doubtful: tuple[int, ...]
     stop: ScanStop | None
 
     def fold(self) -> ScanFold:
-        """Take the results of a scan of `to_scan`."""
+        """Return the fold for a scan of `to_scan`."""
         return ScanFold(
             self.to_scan,
-            self.asked.split,
+            self.request.split,
             self.stop,
             self.known,
-            self.asked.cutoffs_ms,
-            self.asked.sinces_ms,
+            self.request.cutoffs_ms,
+            self.request.sinces_ms,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDecision:
-    """A decision made outside the fence: still to be reconciled with changes of other processes."""
+    """A decision made outside the fence: `settle` reconciles it with changes by other processes."""
 
     facts: PartitionFacts
     decided: OffsetSet
     #: The offsets that each window would take.
     included: tuple[OffsetSet, ...]
-    #: The offsets that each would record as lost.
+    #: The offsets that each window would record as lost.
     lost: tuple[OffsetSet, ...]
     #: The part of `lost` whose times are unknown.
     lost_untimed: OffsetSet
-    #: Of each, where records stamped before its start may be.
+    #: For each window: where records stamped before its start may be.
     earlier: tuple[OffsetSet, ...]
     decided_end: int
     #: Of each window; None for a window without a start.
     sinces_ms: tuple[int | None, ...]
     #: The assignment of times to windows, by the windows that were planned when the group was read.
     split: TimeSplit
-    #: The times known then.
+    #: The times that were known then.
     time_map: TimeMap
     #: The scan's chunks, and the older chunks that they replace.
     learned: TimeMap
     superseded: OffsetSet
     records_scanned: int
-    #: For each window the first visible record stamped at or after its cutoff, as `PartitionPlan.head_end`.
+    #: For each window: the first visible record stamped at or after its cutoff, as `PartitionPlan.head_end`.
     head_ends: tuple[int | None, ...]
 
 
 def floor_ms(windows: Sequence[Window]) -> int:
-    """Return the lowest time at which one of the windows begins, or ends where it has no beginning."""
+    """Return the lowest start of a window, or cutoff of a window without a start."""
     return min(
         window.cutoff_ms if window.since_ms is None else window.since_ms for window in windows
     )
@@ -195,31 +194,31 @@ def _times_taken(window: Window, frozen: Iterable[TimeRange]) -> list[TimeRange]
     if window.since_ms is None:
         return [times]
     late = [
-        TimeRange(one.since_ms, min(one.before_ms, times.since_ms))
-        for one in frozen
-        if one.since_ms < times.since_ms
+        TimeRange(planned.since_ms, min(planned.before_ms, times.since_ms))
+        for planned in frozen
+        if planned.since_ms < times.since_ms
     ]
-    return [piece for one in (times, *late) for piece in without_untimed(one)]
+    return [piece for range_ in (times, *late) for piece in without_untimed(range_)]
 
 
 def lookup_time_ms(cutoff_ms: int) -> int | None:
-    """Return the time to ask the broker's index for, or None where it must not be asked.
+    """Return the time to look up in the broker's index, or None if it cannot be looked up.
 
-    One millisecond before the cutoff: an old broker may answer a tie between an index entry and the time
-    asked for inexactly. Times below zero mean "latest" and "earliest" to the broker.
+    It is one millisecond before the cutoff: old brokers may answer inexactly if an index entry has the requested time.
+    Brokers take times below zero as "latest" and "earliest".
     """
     return cutoff_ms - 1 if cutoff_ms >= 1 else None
 
 
-def head_end(cutoff_ms: int, *, log_start: int, end: int, found: int | None) -> int:
-    """Return where the head ends, from the index's answer for `lookup_time_ms`."""
+def head_end(cutoff_ms: int, *, log_start: int, end: int, index_offset: int | None) -> int:
+    """Return the end of the head, from the index's answer for `lookup_time_ms`."""
     if lookup_time_ms(cutoff_ms) is None:
         return log_start
-    return end if found is None else max(min(found, end), log_start)
+    return end if index_offset is None else max(min(index_offset, end), log_start)
 
 
 def bound_time_ms(bound: Bound, cutoff_ms: int) -> int | None:
-    """Return the time that starting offsets ask the index for, if it does."""
+    """Return the time to look up in the index for starting offsets; None if they are not given by a time."""
     match bound:
         case AtTime(timestamp_ms):
             return max(timestamp_ms, 0)
@@ -230,11 +229,12 @@ def bound_time_ms(bound: Bound, cutoff_ms: int) -> int | None:
 
 
 def resolve_start(
-    bound: Bound, *, log_start: int, end: int, committed: int | None, found: int | None
+    bound: Bound, *, log_start: int, end: int, committed: int | None, index_offset: int | None
 ) -> int | None:
-    """Return the offset a bound means on one partition; None where it means the committed offset and there is none.
+    """Return the offset of a bound on one partition; None for a committed offset that does not exist.
 
-    `found` answers `bound_time_ms`. An empty partition needs no committed offset: there is nothing to lose.
+    `index_offset` is the index's answer for `bound_time_ms`. An empty partition needs no committed offset: it has no records
+    to lose.
     """
     match bound:
         case Earliest():
@@ -244,7 +244,7 @@ def resolve_start(
         case Committed():
             return committed if committed is not None or log_start < end else log_start
         case AtTime() | Relative():
-            return end if found is None else max(min(found, end), log_start)
+            return end if index_offset is None else max(min(index_offset, end), log_start)
         case AtOffset(offset):
             return max(min(offset, end), log_start)
         case _:
@@ -253,7 +253,7 @@ def resolve_start(
 
 def ask(
     facts: PartitionFacts,
-    asked: WindowsAsked,
+    request: WindowsRequest,
     *,
     origin: int,
     done: OffsetSet,
@@ -261,9 +261,9 @@ def ask(
     time_map: TimeMap,
     now_ms: int,
 ) -> PartitionQuestion:
-    """Return the open offsets of a partition, and those that must be scanned.
+    """Return the open offsets of a partition, and the offsets that must be scanned.
 
-    Of the offsets that are done, those at or above `origin` were taken by windows.
+    Done offsets at or above `origin` were taken by windows.
 
     Raises:
         LogTruncatedError: the group's progress is beyond the end of the log.
@@ -278,24 +278,24 @@ def ask(
         )
     pending = OffsetSet.of((base, facts.end)) - done - claimed
     open_ = pending - OffsetSet.of((0, facts.log_start))
-    head_window = asked.split.below(asked.floor_ms)
+    head_window = request.split.below(request.floor_ms)
     head = EMPTY_SET if head_window is None else open_ & OffsetSet.of((0, facts.floor))
-    chunks = time_map.dealt(asked.split)
+    chunks = time_map.dealt(request.split)
     known = union_of(chunks.by_window.values())
     gone = pending - open_
     left = gone & chunks.of(NOBODY)
-    lost = _lost(gone - left, chunks, asked.split, time_map, len(facts.head_ends))
+    lost = _lost(gone - left, chunks, request.split, time_map, len(facts.head_ends))
     learned = EMPTY_MAP
     if head_window == NOBODY and head:
-        learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)
+        learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, request.floor_ms)
     rest = open_ - head
-    told = time_map.within(known & rest)
-    sought = _sought(facts, asked, open_, origin)
-    again = read_again(sought, told, chunks, rest - known)
-    unread = told.without(again)
+    decided = time_map.within(known & rest)
+    sought = _sought(facts, request, open_, origin)
+    again = read_again(sought, decided, chunks, rest - known)
+    unread = decided.without(again)
     return PartitionQuestion(
         facts=facts,
-        asked=asked,
+        request=request,
         open=open_,
         lost=lost,
         left=left,
@@ -307,33 +307,33 @@ def ask(
         known=known,
         time_map=time_map,
         learned=learned,
-        doubtful=tuple(one.doubtful(unread) for one in sought),
-        stop=_stop(asked, time_map, now_ms),
+        doubtful=tuple(record.doubtful(unread) for record in sought),
+        stop=_stop(request, time_map, now_ms),
     )
 
 
 def _sought(
-    facts: PartitionFacts, asked: WindowsAsked, open_: OffsetSet, origin: int
+    facts: PartitionFacts, request: WindowsRequest, open_: OffsetSet, origin: int
 ) -> list[Sought]:
-    """Return the known facts about each window's first record past its cutoff."""
+    """Return what is known about each window's first record past its cutoff."""
 
     def taken_from(cutoff_ms: int, not_before: int) -> int:
         if not_before < origin:
             return not_before
         # Records taken by windows of earlier cutoffs are stamped before this one too.
-        is_past = asked.taken_before_ms > cutoff_ms
+        is_past = request.taken_before_ms > cutoff_ms
         return open_.first_missing(not_before) if is_past else INT64_MAX
 
     return [
         Sought(cutoff_ms, not_before, taken_from(cutoff_ms, not_before))
-        for cutoff_ms, not_before in zip(asked.cutoffs_ms, facts.head_ends, strict=True)
+        for cutoff_ms, not_before in zip(request.cutoffs_ms, facts.head_ends, strict=True)
     ]
 
 
 def _lost(
     gone: OffsetSet, chunks: DealtChunks, split: TimeSplit, time_map: TimeMap, windows: int
 ) -> tuple[OffsetSet, ...]:
-    """Return the losses by window: of the window that asks for these times, or else of the first that may."""
+    """Return the lost offsets by window: the window of their times, or else the first window that may take them."""
     if not gone:
         return (EMPTY_SET,) * windows
     by_window = {number: gone & chunks.of(number) for number in range(windows)}
@@ -343,11 +343,11 @@ def _lost(
     return tuple(by_window.values())
 
 
-def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | None:
-    if asked.stop_after_ms is None:
+def _stop(request: WindowsRequest, time_map: TimeMap, now_ms: int) -> ScanStop | None:
+    if request.stop_after_ms is None:
         return None
     return ScanStop(
-        at_or_after_ms=asked.stop_after_ms,
+        at_or_after_ms=request.stop_after_ms,
         from_offset=time_map.covered.end if time_map else 0,
         future_ms=now_ms + FUTURE_TOLERANCE_MS,
     )
@@ -356,9 +356,9 @@ def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | Non
 def draft(
     question: PartitionQuestion, scan: ScanResult | None, unreadable: OffsetSet = EMPTY_SET
 ) -> PartitionDecision:
-    """Return which open offsets belong to which window; `scan` is needed where `to_scan` is not empty.
+    """Return which open offsets belong to which window; `scan` is required unless `to_scan` is empty.
 
-    Offsets that the scan could not read are lost. Nothing is known of their times: they are the first window's.
+    Offsets that the scan could not read are lost. Their times are unknown: they belong to the first window.
     """
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
     decided_end, learned, records = question.facts.end, question.learned, 0
@@ -370,12 +370,12 @@ def draft(
     rest = decided - question.head
     included = []
     for number in range(len(question.facts.head_ends)):
-        found = question.chunks.of(number) & rest
+        offsets = question.chunks.of(number) & rest
         if number == question.head_window:
-            found = found | (question.head & decided)
+            offsets = offsets | (question.head & decided)
         if scan is not None:
-            found = found | (scan.of(number) & decided)
-        included.append(found - unreadable)
+            offsets = offsets | (scan.of(number) & decided)
+        included.append(offsets - unreadable)
     first, *others = question.lost
     return PartitionDecision(
         facts=question.facts,
@@ -385,11 +385,11 @@ def draft(
         lost_untimed=question.lost_untimed | (unreadable & decided),
         earlier=tuple(
             EMPTY_SET if since_ms is None else _earlier(question, scan, number, since_ms)
-            for number, since_ms in enumerate(question.asked.sinces_ms)
+            for number, since_ms in enumerate(question.request.sinces_ms)
         ),
         decided_end=decided_end,
-        sinces_ms=question.asked.sinces_ms,
-        split=question.asked.split,
+        sinces_ms=question.request.sinces_ms,
+        split=question.request.split,
         time_map=question.time_map,
         learned=learned,
         superseded=question.chunks.straddling if scan is not None or learned else EMPTY_SET,
@@ -402,7 +402,7 @@ def draft(
                 taken=taken,
             )
             for cutoff_ms, doubtful, taken in zip(
-                question.asked.cutoffs_ms, question.doubtful, included, strict=True
+                question.request.cutoffs_ms, question.doubtful, included, strict=True
             )
         ),
     )
@@ -411,7 +411,7 @@ def draft(
 def _earlier(
     question: PartitionQuestion, scan: ScanResult | None, number: int, since_ms: int
 ) -> OffsetSet:
-    """Return where a window may take records stamped before its start: by its reads, by known bounds, by the index."""
+    """Return where a window may take records stamped before its start, from its reads, known bounds and the index."""
     known = question.chunks.of(number)
     if known:
         known = known & question.time_map.meeting(TimeRange(INT64_MIN, since_ms))
@@ -429,10 +429,10 @@ def settle(
     late: LateSteps,
     split: TimeSplit,
 ) -> tuple[PartitionPlan, ...] | None:
-    """Return the partition's share of each window, or None when the draft no longer suffices.
+    """Return the partition's share of each window, or None if the draft is outdated.
 
-    That is so when offsets became open that the draft did not read: a claim was abandoned, or progress was moved
-    back. It is also so when a record may now belong to another window: `split` is the current assignment, given the
+    The draft is outdated if offsets became open that it did not read: a claim was abandoned, or progress was moved
+    back. It is also outdated if a record may now belong to another window: `split` is the current assignment, with the
     windows that were planned or abandoned meanwhile. The caller then starts over with new facts.
     """
     open_now = OffsetSet.of((0, draft.decided_end)) - done - claimed
@@ -454,16 +454,16 @@ def settle(
 
 
 def _is_dealt_otherwise(draft: PartitionDecision, split: TimeSplit, open_now: OffsetSet) -> bool:
-    """Return whether a record may be of a time that changed hands.
+    """Return whether a record may have a time that another window takes now.
 
-    Each window that is planned freezes times; most often the draft knows of no record in them, and still holds.
+    Each planned window freezes times. Usually, the draft knows of no record in them, and is still valid.
     """
     changes = draft.split.changes(split)
     if not changes:
         return False
-    # For the offsets that a window would take, only the window's times are known.
+    # Of offsets that a window would take, only that window's times are known.
     losers = {window for _, window in changes if window != NOBODY}
-    if any((draft.included[one] | draft.lost[one]) & open_now for one in losers):
+    if any((draft.included[window] | draft.lost[window]) & open_now for window in losers):
         return True
     known = draft.time_map.without(draft.superseded).replaced(draft.learned)
     rest = open_now - union_of(draft.included)
@@ -481,7 +481,11 @@ def _share(
     head_end: int | None,
     late: LateSteps,
 ) -> PartitionPlan:
-    first = min(one.first for one in (taken, lost) if one) if taken or lost else draft.decided_end
+    first = (
+        min(offsets.first for offsets in (taken, lost) if offsets)
+        if taken or lost
+        else draft.decided_end
+    )
     return PartitionPlan(
         tp=draft.facts.tp,
         topic_id=draft.facts.topic_id,

@@ -1,8 +1,8 @@
-"""Folds the timestamps of a scan into a plan's input: each window's offsets, and a time map of the rest.
+"""Fold the timestamps of a scan into the input of a plan: each window's offsets, and a time map of the rest.
 
-Records are fed in offset order. *Excluded* records are those that no window asks for. Invisible offsets (transaction
-markers, aborted records, compacted holes) count with the record before them. A window therefore takes the markers
-after its records, progress never waits for one, and a transactional log does not need a range for every marker.
+Records are fed in offset order. *Excluded* records are records that no window asks for. Invisible offsets (transaction
+markers, aborted records, compacted gaps) count with the record before them. A window therefore takes the markers
+after its records, progress never waits for a marker, and a transactional log does not need a range for every marker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CHUNK_RECORDS: Final = 1_024
 class ScanStop:
     """When a scan may end before the end offset (maximum out-of-orderness).
 
-    At the first visible record at or above `from_offset`, stamped at or after `at_or_after_ms` but before
-    `future_ms`: one record stamped in the year 2100 must not end it.
+    It ends at the first visible record at or above `from_offset` that is stamped at or after `at_or_after_ms` but before
+    `future_ms`: one record stamped in the year 2100 must not end a scan.
     """
 
     at_or_after_ms: int
@@ -48,17 +48,17 @@ class ScanStop:
 class ScanResult:
     """The decisions of one partition's scan."""
 
-    #: Offsets of the scanned set that were not known, by window number; those that stay for later windows under `NOBODY`.
+    #: Scanned offsets that were not known, by window number; under `NOBODY`, the offsets left for later windows.
     by_window: dict[int, OffsetSet]
     #: Bounds of the excluded records.
     time_map: TimeMap
-    #: Scanned offsets at or above this one were not read (maximum out-of-orderness); None: all were.
+    #: Offsets at or above this one were not read (maximum out-of-orderness); None if all were read.
     stopped_at: int | None
     #: Visible records read.
     records: int
-    #: By cutoff the first visible record read that is stamped at or after it, if there is one.
+    #: By cutoff: the first visible record read that is stamped at or after it, if there is one.
     first_past: Mapping[int, int]
-    #: Where records stamped before their window's start are, with offsets between them.
+    #: Ranges with all records stamped before their window's start, and some offsets between them.
     earlier: OffsetSet
 
     def of(self, window: int) -> OffsetSet:
@@ -69,9 +69,9 @@ class ScanResult:
 class ScanFold:
     """One partition's scan; feed batches in offset order, then `finish`.
 
-    `known` are offsets of other chunks. They are decided already, and the result leaves them out. For each of
-    `cutoffs_ms` it finds the first record stamped at or after it; for each of `sinces_ms`, those of the windows, the
-    window's records stamped before it.
+    `known` are offsets of other chunks, which are decided already; the result leaves them out. For each of
+    `cutoffs_ms`, the fold finds the first record stamped at or after it. `sinces_ms` are the starts of the windows: for
+    each, the fold finds the window's records stamped before it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ScanFold:
     ) -> None:
         self._first_past = FirstPast(cutoffs_ms)
         # By label; the last one is for `NOBODY`.
-        starts_ms = [INT64_MIN if one is None else one for one in (*sinces_ms, None)]
+        starts_ms = [INT64_MIN if since_ms is None else since_ms for since_ms in (*sinces_ms, None)]
         self._starts_ms = np.array(starts_ms, dtype=np.int64)
         self._has_starts = max(starts_ms) > INT64_MIN
         self._earlier = EMPTY_SET
@@ -93,8 +93,8 @@ class ScanFold:
         self._known = known
         self._split = split
         self._stop = stop
-        # Runs of records of one window: the start of each, and its window. Offsets before the first record have no
-        # records: the first window takes them.
+        # Runs of records of one window: the start of each run, and its window. No records exist at the offsets before
+        # the first record: the first window takes these offsets.
         self._run_starts: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
         self._run_labels: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
         self._label = 0
@@ -105,7 +105,7 @@ class ScanFold:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more needs to be fed."""
+        """Whether the scan may end."""
         return self._stopped_at is not None
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
@@ -129,7 +129,7 @@ class ScanFold:
         self._fold_chunks(offsets, timestamps_ms, excluded & ~self._known.mask(offsets))
 
     def finish(self) -> ScanResult:
-        """Return the result; the rest of the wanted set counts with the last record."""
+        """Return the result; wanted offsets after the last record count with it."""
         end = self._wanted.end if self._wanted else 0
         if self._stopped_at is not None:
             end = self._stopped_at
@@ -192,7 +192,7 @@ class ScanFold:
                 self._chunk_records += piece.size
                 continue
             if self._chunks:
-                # No gap between chunks: offsets there are invisible, or taken by this very window.
+                # Leave no gap between chunks: offsets there are invisible, or taken by one of these windows.
                 start, _, old_least, old_greatest = self._chunks[-1]
                 self._chunks[-1] = (start, first, old_least, old_greatest)
             self._chunks.append((first, end, least, greatest))
@@ -200,6 +200,6 @@ class ScanFold:
 
 
 def _set_of(starts: Int64Array, ends: Int64Array) -> OffsetSet:
-    """Return some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
+    """Return the ranges of one label. They do not touch: neighbouring runs never have the same label."""
     filled = starts < ends
     return OffsetSet(np.column_stack((starts[filled], ends[filled])).ravel())

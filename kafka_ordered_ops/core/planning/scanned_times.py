@@ -1,9 +1,9 @@
 """The timestamps of single records that scans have read, kept in the process for its next plans.
 
-A time map stores bounds of a thousand records each. Where records are shuffled, every chunk straddles every cutoff, and
-each plan reads the timestamps of the whole tail again. Within one process, it does not have to: the offset and the
-timestamp of a record that was visible below the end of a scan never change. They are facts of one log, though, and of
-one isolation: another topic id or another leader may mean another log, whose records are read.
+A time map stores bounds of a thousand records each. If records are shuffled, every chunk straddles every cutoff, and
+each plan reads the timestamps of the whole tail again. Within one process, this is not necessary: the offset and the
+timestamp of a record that was visible below the end of a scan never change. They only hold for one log and one
+isolation level: with another topic id or another leader, the log may be another one, and its records are read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.planning.scan_fold import ScanFold
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 
-#: What one service keeps: of some four million records, at 16 bytes each.
+#: Memory for the kept times of one service: about four million records of 16 bytes each.
 KEPT_BYTES_MAX: Final = 64 * 1024**2
 
 
 class Log(NamedTuple):
-    """A log whose facts do not change: a log that was cut has another leader epoch."""
+    """Identifies a log whose records do not change: a truncated log has another leader epoch."""
 
     topic_id: str
     leader_epoch: int
@@ -33,27 +33,27 @@ class Log(NamedTuple):
 class ScannedTimes:
     """The visible records of some offsets of one partition."""
 
-    #: All offsets that were read, those without a visible record included.
+    #: All offsets that were read, including offsets without a visible record.
     covered: OffsetSet
-    #: int64, rising
+    #: int64, ascending
     offsets: Int64Array
     timestamps_ms: Int64Array
 
     @property
     def nbytes(self) -> int:
-        """The memory that they take."""
+        """The memory of the arrays."""
         arrays = (self.offsets, self.timestamps_ms, self.covered.boundaries)
-        return sum(one.nbytes for one in arrays)
+        return sum(array.nbytes for array in arrays)
 
     def within(self, wanted: OffsetSet) -> ScannedTimes:
-        """Return what is known of some offsets."""
+        """Return the known times of these offsets."""
         if not (self.covered and wanted):
             return NOTHING
         inside = wanted.mask(self.offsets)
         return ScannedTimes(self.covered & wanted, self.offsets[inside], self.timestamps_ms[inside])
 
     def joined(self, other: ScannedTimes) -> ScannedTimes:
-        """Return these and those of other offsets."""
+        """Return these times together with times of other offsets."""
         if not other.covered:
             return self
         offsets = np.concatenate((self.offsets, other.offsets))
@@ -66,26 +66,26 @@ NOTHING: Final = ScannedTimes(EMPTY_SET, np.empty(0, np.int64), np.empty(0, np.i
 
 
 class KeptTimes:
-    """What is kept of all partitions; beyond the limit, those that were scanned least recently go."""
+    """The kept times of all partitions; past the limit, the least recently scanned partitions are dropped."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        #: The least recently scanned first.
+        #: The least recently scanned partition first.
         self._of: dict[TopicPartition, tuple[Log, ScannedTimes]] = {}
         self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """The memory that is taken."""
+        """The memory of all kept times."""
         return self._nbytes
 
     def of(self, tp: TopicPartition, log: Log | None) -> ScannedTimes:
-        """Return what is known of a log; nothing where another log was in its place, or it is not known which one it is."""
+        """Return the known times of a log; `NOTHING` if they are of another log, or if `log` is unknown."""
         known, times = self._of.get(tp, (None, NOTHING))
         return times if log is not None and known == log else NOTHING
 
     def keep(self, tp: TopicPartition, log: Log | None, times: ScannedTimes) -> None:
-        """Keep what is known of a log now, instead of what was known before; of too much, the first offsets."""
+        """Replace the kept times of a partition; if they exceed the limit, keep those of the first offsets."""
         self._forget(tp)
         while times.nbytes > self.bytes_max and times.offsets.size:
             end = int(times.offsets[3 * times.offsets.size // 4])
@@ -98,17 +98,17 @@ class KeptTimes:
             self._forget(next(iter(self._of)))
 
     def _forget(self, tp: TopicPartition) -> None:
-        if (one := self._of.pop(tp, None)) is not None:
-            self._nbytes -= one[1].nbytes
+        if (entry := self._of.pop(tp, None)) is not None:
+            self._nbytes -= entry[1].nbytes
 
 
 class Scan:
-    """One partition's scan: what is known is fed to its fold in its place among what is read.
+    """One partition's scan: feeds known records and read records to the fold, in offset order.
 
     Args:
         fold: takes the records.
-        wanted: the offsets that it wants.
-        known: what is known of them.
+        wanted: the offsets to scan.
+        known: the known times of these offsets.
     """
 
     def __init__(self, fold: ScanFold, wanted: OffsetSet, known: ScannedTimes) -> None:
@@ -120,13 +120,13 @@ class Scan:
         self._read: list[tuple[Int64Array, Int64Array]] = []
         self._kept_to = 0
         self._keeps = True
-        # What comes before all that is to be read may end the scan.
+        # Known records before the first offset to read may end the scan.
         self._feed_known(self.to_read.first if self.to_read else None)
         if fold.stopped:
             self.to_read = EMPTY_SET
 
     def take(self, offsets: Int64Array, timestamps_ms: Int64Array, position: int) -> None:
-        """Take records that were read, up to a position."""
+        """Take the records that were read up to a position."""
         known = self._known_up_to(position)
         if self._keeps:
             self._read.append((offsets, timestamps_ms))
@@ -139,15 +139,15 @@ class Scan:
         self.fold.feed(offsets, timestamps_ms)
 
     def finish(self) -> None:
-        """Feed what comes after all that was read."""
+        """Feed the known records after the last position."""
         self._feed_known(None)
 
     def keep_no_more(self) -> None:
-        """Keep nothing of what is read from now on."""
+        """Stop keeping the records that are read."""
         self._keeps = False
 
     def learned(self) -> ScannedTimes:
-        """Return what was read."""
+        """Return the times that were read and kept."""
         if not self._read:
             return NOTHING
         offsets, times = map(np.concatenate, zip(*self._read, strict=True))
@@ -158,7 +158,7 @@ class Scan:
         self.fold.feed(self._known.offsets[known], self._known.timestamps_ms[known])
 
     def _known_up_to(self, position: int | None) -> slice:
-        """Return where known records before a position are that were not fed yet; None: all."""
+        """Return the slice of known records before a position that were not fed yet; all of them for None."""
         offsets, start = self._known.offsets, self._fed
         end = offsets.size if position is None else int(np.searchsorted(offsets, position))
         self._fed = max(start, end)

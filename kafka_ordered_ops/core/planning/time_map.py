@@ -1,35 +1,39 @@
 """The timestamps that scans have read, so that no record's timestamp is read twice.
 
-Kafka cannot fetch timestamps alone. To find out-of-order records, the end of the log from the first record past the
-cutoff must be read. A time map stores the result as *chunks*: a range of offsets with the least and the greatest
-timestamp of its records. The next window then decides whole chunks by two comparisons. It reads again only those that
+Kafka cannot fetch timestamps alone. To find out-of-order records, the log must be read from the first record past the
+cutoff to the end. A time map stores the result as *chunks*: a range of offsets with the least and the greatest
+timestamp of its records. The next window then decides whole chunks by two comparisons. It reads again only chunks that
 straddle its cutoff, and records written since. Where the broker's index proved that everything is older than an
-interval, there is one chunk without a least time. A map belongs to one topic, named by its id: a later topic of the
-same name has other records at these offsets.
+interval, there is one chunk without a least time. A map belongs to one topic, identified by its id: a later topic of
+the same name has other records at these offsets.
 
 A chunk describes the visible records in its range that no window has taken. Taken records in between do not count, so
-that out-of-order records do not split a map into fragments. Bounds stay true for any part of a chunk's range. When
+that out-of-order records do not split a map into fragments. Bounds stay valid for any part of a chunk's range. When
 taken offsets become open again (an abandoned window, progress moved back), the map must therefore store their known
-times (`TimeMap.between`: a window only took records of its own times, and of late ones). Otherwise it must forget the
-bounds around them (`TimeMap.forgetting`): those chunks are read again.
+times (`TimeMap.between`: a window only took records of its own times, and late records). Otherwise it must forget the
+bounds around them (`TimeMap.forgetting`), and those chunks are read again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet, distinct
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit, rows_by_label
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
-#: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
-#: near 128 KiB, rewritten whenever a scan extends it.
+#: Version of the JSON in the ledger. Readers refuse other versions.
+_VERSION: Final = 1
+
+#: Chunks stored for one partition. A chunk takes about 30 bytes in the ledger, so a partition's map has about
+#: 128 KiB. It is rewritten whenever a scan extends it.
 CHUNKS_MAX: Final = 4_096
 
 _START, _END, _LEAST, _GREATEST = range(4)
@@ -41,11 +45,11 @@ class DealtChunks:
 
     #: By window number; records that no window asks for under `NOBODY`.
     by_window: dict[int, OffsetSet]
-    #: Of chunks whose bounds belong to several: they must be read.
+    #: The offsets of chunks whose bounds belong to several windows: they must be read.
     straddling: OffsetSet
 
     def of(self, window: int) -> OffsetSet:
-        """Return the offsets known to be of one window."""
+        """Return the offsets that are known to belong to a window."""
         return self.by_window.get(window, EMPTY_SET)
 
 
@@ -56,7 +60,7 @@ class TimeMap:
 
     def __init__(self, rows: Int64Array | None = None, topic_id: str = "") -> None:
         self.rows: Int64Array = np.empty((0, 4), dtype=np.int64) if rows is None else rows
-        #: Of the topic that it speaks of; empty: not known.
+        #: The id of the topic that the map describes; empty if unknown.
         self.topic_id = topic_id
         invariant(
             bool(np.all(self.rows[:, _START] < self.rows[:, _END]))
@@ -66,7 +70,7 @@ class TimeMap:
 
     @property
     def covered(self) -> OffsetSet:
-        """The offsets that need no reading to be compared with a cutoff outside their chunk's bounds."""
+        """The offsets that are not read to compare them with a cutoff outside of their chunk's bounds."""
         return _offsets(self.rows)
 
     @classmethod
@@ -84,11 +88,11 @@ class TimeMap:
         return cls(rows)
 
     def of_topic(self, topic_id: str) -> TimeMap:
-        """Return the same map as one of this topic."""
+        """Return the same map for this topic."""
         return TimeMap(self.rows, topic_id)
 
     def dealt(self, split: TimeSplit) -> DealtChunks:
-        """Return the covered offsets by the window that takes them, and those that must be read to know."""
+        """Return the covered offsets by the window that takes them, and the offsets that must be read to decide."""
         if not len(self.rows):
             return DealtChunks({}, EMPTY_SET)
         labels, same = split.common(self.rows[:, _LEAST], self.rows[:, _GREATEST])
@@ -99,12 +103,12 @@ class TimeMap:
         )
 
     def first_askers(self, offsets: OffsetSet, split: TimeSplit) -> dict[int, OffsetSet]:
-        """Return those of the offsets whose bounds allow several windows, by the first of these windows."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        """Return the offsets whose bounds allow several windows, by the first of these windows."""
+        ranges_of: dict[int, list[tuple[int, int]]] = {}
         for start, end, least_ms, greatest_ms in self.within(offsets).rows.tolist():
             if askers := split.meeting(TimeRange(least_ms, min(greatest_ms, INT64_MAX - 1) + 1)):
-                found.setdefault(min(askers), []).append((start, end))
-        return {window: OffsetSet.of(*ranges) for window, ranges in found.items()}
+                ranges_of.setdefault(min(askers), []).append((start, end))
+        return {window: OffsetSet.of(*ranges) for window, ranges in ranges_of.items()}
 
     def meeting(self, times: TimeRange) -> OffsetSet:
         """Return the offsets of chunks whose bounds allow a record of these times."""
@@ -123,24 +127,24 @@ class TimeMap:
         return OffsetSet.of((start, end))
 
     def within(self, offsets: OffsetSet) -> TimeMap:
-        """Return the map of these offsets only."""
+        """Return the part of the map for these offsets."""
         if not len(self.rows):
             return self
         points = distinct(np.concatenate((self.rows[:, :2].ravel(), offsets.boundaries)))
         starts, ends = points[:-1], points[1:]
         chunk = np.searchsorted(self.rows[:, _START], starts, side="right") - 1
-        kept = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)
-        bounds = self.rows[chunk[kept]][:, 2:]
-        return self._with(np.column_stack((starts[kept], ends[kept], bounds)))
+        inside = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)
+        bounds = self.rows[chunk[inside]][:, 2:]
+        return self._with(np.column_stack((starts[inside], ends[inside], bounds)))
 
     def without(self, offsets: OffsetSet) -> TimeMap:
-        """Return the map with these offsets cut out."""
+        """Return the map without these offsets."""
         if not (self and offsets):
             return self
         return self.within(self.covered - offsets)
 
     def trimmed(self, done: OffsetSet) -> TimeMap:
-        """Return the map without done offsets at the start of chunks, and without chunks that are all done."""
+        """Return the map without done offsets at the start of chunks, and without chunks that are entirely done."""
         if not self:
             return self
         starts = self.rows[:, _START]
@@ -152,9 +156,9 @@ class TimeMap:
         return self._with(rows[starts < self.rows[:, _END]])
 
     def forgetting(self, offsets: OffsetSet) -> TimeMap:
-        """Return the map without the bounds of the chunks that hold any of these offsets: they are read again.
+        """Return the map without the bounds of chunks that hold any of these offsets: they are read again.
 
-        The chunks themselves show that records wait there.
+        The chunks themselves stay, to show that records are waiting there.
         """
         bounds = offsets.boundaries
         first = np.searchsorted(bounds, self.rows[:, _START], side="right")
@@ -165,17 +169,17 @@ class TimeMap:
         return self._with(rows)
 
     def replaced(self, other: TimeMap) -> TimeMap:
-        """Return this map, with the chunks of `other` in their places."""
+        """Return this map, with the chunks of `other` in place of its own for the same offsets."""
         if not (self and other):
             return self or other
-        kept = self.without(other.covered)
-        rows = np.concatenate((kept.rows, other.rows))
+        rest = self.without(other.covered)
+        rows = np.concatenate((rest.rows, other.rows))
         return self._with(rows[np.argsort(rows[:, _START], kind="stable")])
 
     def limited(self, chunks_max: int = CHUNKS_MAX) -> TimeMap:
-        """Return at most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
+        """Return at most `chunks_max` chunks: touching neighbours are merged, then the lowest chunks are dropped.
 
-        Forgetting costs another scan and never a wrong answer.
+        A dropped chunk costs another scan, and never leads to a wrong decision.
         """
         rows = self.rows
         while len(rows) > chunks_max:
@@ -206,8 +210,9 @@ class TimeMap:
         return f"TimeMap({len(self.rows)} chunks over {self.covered!r})"
 
     def to_json(self) -> Any:
-        """Return rows as flat lists, starts as differences: short, and readable by eye."""
+        """Return versioned JSON: columns as flat lists, starts as differences, which is short and readable."""
         return {
+            "version": _VERSION,
             "topic_id": self.topic_id,
             "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
             "lengths": (self.rows[:, _END] - self.rows[:, _START]).tolist(),
@@ -216,25 +221,33 @@ class TimeMap:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> TimeMap:
+    def from_json(cls, value: Any) -> TimeMap:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        topic_id = fields.text("topic_id", length_max=64)
-        columns = [
-            fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
-        ]
-        fields.done()
+        stored = _Stored.parse(value, "times")
+        columns = stored.starts, stored.lengths, stored.least_ms, stored.greatest_ms
         if len({len(column) for column in columns}) != 1:
             raise JsonError("the columns of a time map differ in length")
-        # Summed up by Python: a sum in int64 may wrap around.
-        starts = list(accumulate(columns[0]))
-        ends = [start + length for start, length in zip(starts, columns[1], strict=True)]
+        # Summed in Python: a sum in int64 may overflow.
+        starts = list(accumulate(stored.starts))
+        ends = [start + length for start, length in zip(starts, stored.lengths, strict=True)]
         if starts and not 0 <= min(starts) <= max(starts) <= max(ends) <= INT64_MAX:
             raise JsonError("chunks of a time map beyond the offsets of a log")
         rows = np.array([starts, ends, *columns[2:]], dtype=np.int64).T
         try:
-            return cls(np.ascontiguousarray(rows), topic_id)
+            return cls(np.ascontiguousarray(rows), stored.topic_id)
         except AssertionError as error:
             raise JsonError(str(error)) from error
+
+
+class _Stored(Stored, frozen=True):
+    what = "the time map"
+
+    version: Literal[1]
+    topic_id: Annotated[str, Meta(max_length=64)]
+    starts: list[int]
+    lengths: list[int]
+    least_ms: list[int]
+    greatest_ms: list[int]
 
 
 EMPTY_MAP: Final = TimeMap()
@@ -249,9 +262,9 @@ def _offsets(rows: Int64Array) -> OffsetSet:
 
 
 def _merge_pairs(rows: Int64Array) -> Int64Array:
-    """Return every second touching neighbour folded into the one before it."""
+    """Merge every second touching neighbour into the chunk before it."""
     touching = np.concatenate(([False], rows[1:, _START] == rows[:-1, _END]))
-    # Position within a run of touching chunks; odd ones fold into their left neighbour.
+    # Positions within a run of touching chunks: odd positions fold into their left neighbour.
     run_start = np.maximum.accumulate(np.where(touching, 0, np.arange(len(rows))))
     folds = (np.arange(len(rows)) - run_start) % 2 == 1
     merged = rows.copy()
@@ -260,5 +273,5 @@ def _merge_pairs(rows: Int64Array) -> Int64Array:
     merged[into, _END] = rows[source, _END]
     merged[into, _LEAST] = np.minimum(rows[into, _LEAST], rows[source, _LEAST])
     merged[into, _GREATEST] = np.maximum(rows[into, _GREATEST], rows[source, _GREATEST])
-    kept: Int64Array = merged[~folds]
-    return kept
+    unfolded: Int64Array = merged[~folds]
+    return unfolded

@@ -1,1 +1,1 @@
-"""Which record is processed when, and what is done: decisions of per-record processing."""
+"""Decisions of per-record processing: which record is processed when, and which offsets are done."""

@@ -1,4 +1,4 @@
-"""What happens to a record whose function failed."""
+"""What to do with a record whose function failed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from math import isnan
 from typing import Final, TypeAlias
 
 from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX, check_count, check_function, shown
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, RecordFailedError
 from kafka_ordered_ops.core.processing.record import Record
 
-#: Returns after how many seconds a record is tried again, from the record, whose `attempt` failed, and the error.
+#: Returns the seconds before the next attempt, from the record, whose `attempt` failed, and the error.
 Backoff: TypeAlias = Callable[[Record, BaseException], float]
 
 RETRIES: Final = 5
+#: Characters of an error's text in a message.
+_TEXT_MAX: Final = 500
 RETRIES_MAX: Final = 1_000_000
 
 
 class WhenExhausted(StrEnum):
     """What to do with a record that failed in its last attempt.
 
-    `STOP` ends processing with its error; the record is not done. `SKIP`: it counts as done. `DEAD_LETTER`: it goes to
-    the dead-letter topic, and then counts as done.
+    `STOP` ends processing with its error; the record is not done. `SKIP` counts it as done. `DEAD_LETTER` writes it to
+    the dead-letter topic, and then counts it as done.
     """
 
     STOP = "stop"
@@ -38,7 +40,7 @@ def _check_seconds(value: object, *, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FixedBackoff:
-    """The same time before each attempt."""
+    """Wait the same time before each attempt."""
 
     seconds: float
 
@@ -52,7 +54,7 @@ class FixedBackoff:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Twice the time before each further attempt, up to a limit."""
+    """Double the wait before each further attempt, up to a limit."""
 
     first_s: float = 0.2
     limit_s: float = 60.0
@@ -63,30 +65,30 @@ class ExponentialBackoff:
 
     def __call__(self, record: Record, error: BaseException) -> float:
         """Return the seconds to wait."""
-        # 2 to the power of more is beyond any limit, and at last beyond a float.
+        # A greater power of 2 exceeds any limit, and eventually the range of a float.
         return min(self.limit_s, self.first_s * 2.0 ** min(record.attempt - 1, 62))
 
 
-def backoff_of(given: Backoff | float | None) -> Backoff:
-    """Return the function for what a user gave: a function, a number of seconds, or None for the default."""
-    if given is None:
+def backoff_of(backoff: Backoff | float | None) -> Backoff:
+    """Return the backoff function for a function, a number of seconds, or None for the default."""
+    if backoff is None:
         return ExponentialBackoff()
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        _check_seconds(given, what="backoff")
-        return FixedBackoff(given)
-    if not callable(given):
+    if isinstance(backoff, int | float) and not isinstance(backoff, bool):
+        _check_seconds(backoff, what="backoff")
+        return FixedBackoff(backoff)
+    if not callable(backoff):
         raise ConfigError(
-            f"backoff is {shown(given)}: give seconds, or a function of record and error that returns seconds"
+            f"backoff is {shown(backoff)}: give seconds, or a function of record and error that returns seconds"
         )
-    check_function(given, what="backoff", takes=2)
-    return given
+    check_function(backoff, what="backoff", takes=2)
+    return backoff
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """How often a record is tried, and what happens then."""
+    """How many attempts a record gets, and what happens after the last one."""
 
-    #: Attempts after the first one; None: without a limit.
+    #: Attempts after the first one; None means no limit.
     retries: int | None = RETRIES
     backoff: Backoff = ExponentialBackoff()
     when_exhausted: WhenExhausted = WhenExhausted.STOP
@@ -96,8 +98,31 @@ class FailurePolicy:
             check_count(self.retries, what="retries", least=0, greatest=RETRIES_MAX)
 
     def retry_after_s(self, record: Record, error: BaseException) -> float | None:
-        """Return after how many seconds to try again; None: no more."""
+        """Return the seconds before the next attempt; None if this was the last one."""
         if self.retries is not None and record.attempt > self.retries:
             return None
         after_s = float(self.backoff(record, error))
         return 0.0 if isnan(after_s) else min(max(0.0, after_s), TIMEOUT_S_MAX)
+
+
+def stopped_by(record: Record, error: BaseException) -> RecordFailedError:
+    """Return the error for a record that failed in its last attempt and ends processing."""
+    failure = RecordFailedError(
+        f"{record} failed in attempt {record.attempt}, its last one: {type(error).__name__}: {error_text(error)}. Processing "
+        "stopped, and the record is not done. To go on without such records, give a dead_letter_topic, or "
+        "when_exhausted='skip'",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        attempts=record.attempt,
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, cut to fit into a message."""
+    try:
+        return error.message if isinstance(error, KafkaOrderedOpsError) else str(error)[:_TEXT_MAX]
+    except BaseException:  # noqa: BLE001 - the user's class
+        return "without a text"

@@ -1,4 +1,4 @@
-"""One record to be written."""
+"""One record to write."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.cluster.names import is_topic_name, is_whole
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.names import is_topic_name, is_whole
-from kafka_ordered_ops.core.processing.record import Headers
+from kafka_ordered_ops.core.processing.record import Headers, RecordMetadata
 from kafka_ordered_ops.core.types import INT64_MAX
 
 _PARTITION_MAX: Final = 2**31 - 1
 
 
-#: The attribute of an error that has the record that was refused.
+#: The attribute of an error with the refused record.
 REFUSED_RECORD: Final = "refused_record"
 
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be written to Kafka.
+    """A record to write to Kafka.
 
     Args:
         topic: the name of an existing topic.
         key: bytes, or None.
         value: bytes, or None for a tombstone.
         headers: pairs of a name and a value, which is bytes or None.
-        timestamp_ms: milliseconds since the epoch; None: now.
-        partition: None: chosen by the key.
+        timestamp_ms: milliseconds since the epoch; None means now.
+        partition: the number of the partition; None means that the key chooses it.
 
     Raises:
-        ConfigError: one of them is something else.
+        ConfigError: an invalid value.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class NewRecord:
     partition: int | None = None
 
     def __post_init__(self) -> None:
-        # Here and not by the client, which would refuse the whole transaction.
+        # Checked here: the client would refuse the whole transaction.
         topic: object = self.topic
         if not is_topic_name(topic):
             raise ConfigError(f"topic is {shown(topic)}: give the name of a topic")
@@ -60,7 +60,7 @@ class NewRecord:
 
     @property
     def content_bytes(self) -> int:
-        """The size of its contents."""
+        """The size of key, value and headers."""
         size = len(self.key or b"") + len(self.value or b"")
         if self.headers:
             size += sum(len(name) + len(value or b"") for name, value in self.headers)
@@ -72,24 +72,26 @@ class NewRecord:
         return f"{where}, {key}, {self.content_bytes} bytes"
 
 
-#: Gets what kept a record from being stored, or None if it is stored.
+#: Called with the error that kept a record from being stored, or None if it is stored.
 Report = Callable[[KafkaOrderedOpsError | None], None]
-#: What a function may return for a record, once it is checked.
-Produced: TypeAlias = NewRecord | tuple[NewRecord, ...] | None
+#: Called with the place where a record is stored, before its report.
+OnStored = Callable[[RecordMetadata], None]
+#: The checked result of a function for a record.
+Output: TypeAlias = NewRecord | tuple[NewRecord, ...] | None
 
 
-def checked_output(value: object) -> Produced:
-    """Return what a function returned for a record, a list as a tuple; raise `TypeError` if it cannot be written."""
+def checked_output(value: object) -> Output:
+    """Return the checked result of a function for a record; raise `TypeError` if it cannot be written."""
     if value is None or isinstance(value, NewRecord):
         return value
-    if isinstance(value, list | tuple) and all(isinstance(one, NewRecord) for one in value):
+    if isinstance(value, list | tuple) and all(isinstance(record, NewRecord) for record in value):
         return tuple(value)
     raise TypeError(
-        f"the function returned {shown(value)}: with produce=True, return a NewRecord, a list of them, or None"
+        f"the function returned {shown(value)}: to produce, return a NewRecord, a list of them, or None"
     )
 
 
-def as_records(value: Produced) -> tuple[NewRecord, ...]:
+def as_records(value: Output) -> tuple[NewRecord, ...]:
     """Return the records in a checked value."""
     if value is None:
         return ()
@@ -98,11 +100,11 @@ def as_records(value: Produced) -> tuple[NewRecord, ...]:
 
 def _are_headers(headers: object) -> bool:
     return isinstance(headers, list | tuple) and all(
-        isinstance(one, list | tuple)
-        and len(one) == 2
-        and is_whole(one[0])
-        and (one[1] is None or isinstance(one[1], bytes))
-        for one in headers
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and is_whole(pair[0])
+        and (pair[1] is None or isinstance(pair[1], bytes))
+        for pair in headers
     )
 
 

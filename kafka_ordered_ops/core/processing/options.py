@@ -24,7 +24,7 @@ BATCH_SIZE_MAX: Final = 10_000
 class WorkerKind(StrEnum):
     """Where a plain function runs; an async one runs on an event loop.
 
-    `THREADS`: for functions that mostly wait. `PROCESSES`: for those that compute, or that may have to be killed.
+    `THREADS`: for functions that mostly wait. `PROCESSES`: for functions that compute, or that may have to be killed.
     """
 
     THREADS = "threads"
@@ -33,7 +33,7 @@ class WorkerKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorOptions:
-    """The order of records, how many run at the same time, and what happens to those that fail; see `Processor`."""
+    """The order of records, how many run at the same time, and what happens to failed records; see `Processor`."""
 
     ordering: Ordering
     max_concurrency: int | None
@@ -55,7 +55,7 @@ class ProcessorOptions:
         when_exhausted: WhenExhausted | str | None = None,
         dead_letter_topic: str | None = None,
     ) -> ProcessorOptions:
-        """Return checked options; raise `ConfigError`."""
+        """Return checked options; raise `ConfigError` for invalid ones."""
         if max_concurrency is not None:
             max_concurrency = check_count(
                 max_concurrency, what="max_concurrency", least=1, greatest=CONCURRENCY_MAX
@@ -79,13 +79,7 @@ class ProcessorOptions:
         )
 
     def check_batch_size(self, batch_size: int | None) -> int | None:
-        """Return how many records the function gets at once; raise `ConfigError`."""
+        """Return the number of records that the function gets at once; raise `ConfigError` if it is invalid."""
         if batch_size is None:
             return None
-        batch_size = check_count(batch_size, what="batch_size", least=1, greatest=BATCH_SIZE_MAX)
-        if self.ordering is Ordering.PARTITION:
-            raise ConfigError(
-                "batch_size with ordering='partition': records of a partition run one after another, and no two are "
-                "ever ready at once. Use ordering='key' or 'unordered'"
-            )
-        return batch_size
+        return check_count(batch_size, what="batch_size", least=1, greatest=BATCH_SIZE_MAX)

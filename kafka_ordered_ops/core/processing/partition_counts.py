@@ -1,4 +1,4 @@
-"""How far the processing of one partition is."""
+"""The progress of processing in one partition."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kafka_ordered_ops.core.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """How far the processing of one partition is, in offsets."""
+    """The progress of processing in one partition, in offsets."""
 
     topic: str
     partition: int
-    #: All offsets below it are done: what a group commits.
+    #: All offsets below it are done. A group commits this offset.
     first_not_done: int
     #: Ranges that are not done, below the highest done offset.
     incomplete_ranges: int
-    #: Not done, up to the end of the log or of the plan; None: not known yet.
+    #: Offsets that are not done, up to the end of the log or of the plan; None if unknown.
     lag: int | None
 
     @classmethod
@@ -29,10 +29,10 @@ class PartitionCounts:
         """Return the counts of a partition.
 
         Args:
-            tp: which.
-            snapshot: what is done.
+            tp: the partition.
+            snapshot: the done offsets.
             wanted: the offsets to process.
-            end: of the log or of the plan; None: not known.
+            end: the end of the log or of the plan; None if unknown.
         """
         lag = None
         if end is not None:

@@ -1,4 +1,4 @@
-"""What is done of one partition: below a committed offset everything, and ranges beyond it."""
+"""The progress of one partition: everything below a committed offset is done, and ranges above it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 
-#: With so many done records that nobody asked about, they are summed up: memory does not grow with what is done.
+#: With this many done records since the last snapshot, they are merged, so that memory does not grow with them.
 _DONE_MAX: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was done at one moment."""
+    """The done offsets at one moment."""
 
     #: All offsets below it are done.
     base: int
@@ -27,13 +27,13 @@ class Snapshot:
 class _Open(NamedTuple):
     """Records that were read and are not done."""
 
-    #: Rising; what follows is not in it yet.
+    #: Ascending; without the changes in `arrived` and `done`.
     offsets: Int64Array
     arrived: list[Int64Array]
     done: list[int]
 
     def summed_up(self) -> _Open:
-        """Return the same in one array."""
+        """Return the same records in one array."""
         left = np.concatenate([self.offsets, *self.arrived])
         if self.done:
             left = np.setdiff1d(left, np.array(self.done, dtype=np.int64), assume_unique=True)
@@ -41,33 +41,33 @@ class _Open(NamedTuple):
 
 
 class Progress:
-    """Which offsets are done, between where reading began and where it is. Not safe for threads; its owner locks it.
+    """The done offsets between the start of reading and its position. Not thread-safe: its owner locks it.
 
-    A signal's handler may ask for a snapshot while its own thread takes one.
+    A signal handler may take a snapshot while its own thread takes one.
 
-    Offsets without a record (transaction markers, aborted records, compacted holes) are done once reading has passed
+    Offsets without a record (transaction markers, aborted records, compacted gaps) are done once reading has passed
     them.
 
     Args:
         start: the committed offset.
-        done: offsets above it that were done before.
+        done: offsets above `start` that were done before.
     """
 
     def __init__(self, start: int, done: OffsetSet = EMPTY_SET) -> None:
         self.position = start
-        #: Done before, and not reached by reading.
+        #: Done before, and not reached by reading yet.
         self._ahead = done
-        #: Replaced as a whole: a handler may come between any two lines.
+        #: Replaced as a whole: a signal handler may run between any two lines.
         self._open = _Open(np.empty(0, dtype=np.int64), [], [])
 
     def read(self, offsets: Int64Array, position: int) -> None:
-        """Take note of records that were read, and of where reading is."""
+        """Record the offsets that were read, and the position of reading."""
         if offsets.size:
             self._open.arrived.append(offsets)
         self.position = max(self.position, position)
 
     def done(self, offsets: Iterable[int]) -> None:
-        """Take note of records that are done."""
+        """Mark records as done."""
         done = self._open.done
         done.extend(offsets)
         if len(done) >= _DONE_MAX:
@@ -75,12 +75,12 @@ class Progress:
 
     @property
     def open(self) -> int:
-        """How many records were read and are not done."""
+        """The number of records that were read and are not done."""
         offsets, arrived, done = self._open
-        return offsets.size + sum(one.size for one in arrived) - len(done)
+        return offsets.size + sum(batch.size for batch in arrived) - len(done)
 
     def snapshot(self) -> Snapshot:
-        """Return what is done now."""
+        """Return the done offsets at this moment."""
         left = self._open = self._open.summed_up()
         read = OffsetSet.of((0, self.position)) - OffsetSet.from_offsets(left.offsets)
         done = read | self._ahead

@@ -1,1 +1,1 @@
-"""What the relay's log says, and which records its owner may hand out: decisions of the relay."""
+"""Decisions of the relay: the state of its log, and which records its owner may hand out."""

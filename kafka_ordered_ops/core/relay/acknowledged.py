@@ -6,11 +6,11 @@ from typing import Final
 
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 
-#: To join so many sets takes about as long as to look an offset up in each of them.
+#: Joining this many sets takes about as long as looking up an offset in each of them.
 _LOOKED_UP_MAX: Final = 8
-#: While nobody looks anything up, as when the log is replayed, larger portions are quicker.
+#: Without look-ups, as when the log is replayed, joining more sets at once is faster.
 _ARRIVED_MAX: Final = 128
-#: A set is joined with the one below it when it has a quarter as many ranges.
+#: A set is joined with the one below it when it has at least a quarter as many ranges.
 _GROWTH: Final = 4
 
 
@@ -32,21 +32,21 @@ class AcknowledgedOffsets:
             self._join()
 
     def left(self, offsets: OffsetSet) -> OffsetSet:
-        """Return those of the offsets that are not in the set."""
+        """Return the offsets that are not in the set."""
         if len(self._arrived) > _LOOKED_UP_MAX:
             self._join()
-        for one in (*self._layers, *self._arrived):
+        for layer in (*self._layers, *self._arrived):
             if not offsets:
                 break
-            offsets = offsets - one
+            offsets = offsets - layer
         return offsets
 
     def __contains__(self, offset: int) -> bool:
-        return any(offset in one for one in (*self._layers, *self._arrived))
+        return any(offset in layer for layer in (*self._layers, *self._arrived))
 
     @property
     def all(self) -> OffsetSet:
-        """All of them."""
+        """All acknowledged offsets."""
         if len(self._layers) > 1 or self._arrived:
             self._layers = [union_of([*self._layers, *self._arrived])]
             self._arrived.clear()

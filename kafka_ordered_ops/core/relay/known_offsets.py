@@ -1,4 +1,4 @@
-"""The offsets of a set that are in a collection, without a look at each offset of long ranges."""
+"""The offsets of a set that are in a collection, without looking up each offset of long ranges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 
 
 def known_offsets(offsets: OffsetSet, known: Collection[int]) -> list[int]:
-    """Return the offsets that are known, in a list, so that the collection may change while it is read."""
+    """Return the known offsets as a list, so that the collection may change during iteration."""
     if offsets.count <= len(known):
-        return [one for start, end in offsets for one in range(start, end) if one in known]
-    return [one for one in known if one in offsets]
+        return [offset for start, end in offsets for offset in range(start, end) if offset in known]
+    return [offset for offset in known if offset in offsets]

@@ -1,8 +1,8 @@
-"""Records of the log that are read together, sorted by what they are before they are decoded.
+"""Records of the log that are read together, sorted by kind before they are decoded.
 
-When a server starts, most of what it reads is acknowledgements of one range, and leases whose offsets an
-acknowledgement of the same batch covers. The bytes before the offsets of such a record are the same as those of another
-one: they are compared as a whole, and only the first of each is decoded.
+When a server starts, most records are acknowledgements of one range, or leases whose offsets are acknowledged in the
+same batch. Many of these records have the same bytes before their offsets: these bytes are compared as a whole, and
+only the first record of each is decoded.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from kafka_ordered_ops.core.relay.log_records import (
 
 
 class LeaseRecords(NamedTuple):
-    """Records about leases of one group, each with one range; not decoded."""
+    """Records about leases of one group, each with one range, not decoded."""
 
     positions: list[int]
     values: list[bytes]
-    #: In rows of a start and an end.
+    #: Rows of a start and an end.
     ranges: Int64Array
 
 
 class LogBatch(NamedTuple):
-    """What was read together; see `PartitionState.fold`."""
+    """Records that were read together; see `PartitionState.fold`."""
 
-    #: The position after it.
+    #: The position after the last record.
     end: int
     #: Ranges by group, in any order.
     acknowledged: list[tuple[str, list[tuple[int, int]]]]
@@ -49,14 +49,16 @@ class LogBatch(NamedTuple):
 
     @property
     def groups(self) -> set[str]:
-        """The groups that have begun, or have other acknowledgements than before."""
+        """The groups that have begun, or have new acknowledgements."""
         others = [
-            one.group for _, one in self.others if isinstance(one, Acknowledged | Opened | Finished)
+            record.group
+            for _, record in self.others
+            if isinstance(record, Acknowledged | Opened | Finished)
         ]
         return {group for group, _ in self.acknowledged}.union(others)
 
 
-#: How long the head and group, and the whole record, of one range are: by the head.
+#: By head of a record with one range: the length of the head and group, and of the whole record.
 _Lengths = dict[bytes, tuple[int, int]]
 _NO_LENGTHS: Final = (0, 0)
 _NOT_SORTED: Final = (Owned, Served, Opened, Finished, Snapshot)
@@ -65,7 +67,7 @@ _NOT_SORTED: Final = (Owned, Served, Opened, Finished, Snapshot)
 def sorted_batch(records: Iterable[tuple[int, bytes | None]], end: int) -> LogBatch:
     """Return records with their positions, sorted; raise `RelayLogCorruptError` or `RelayLogVersionError`.
 
-    Damage of a lease's id or numbers is found when the lease is decoded.
+    Damage in a lease's id or numbers is found when the lease is decoded.
     """
     acknowledged: dict[bytes, tuple[str, list[bytes]]] = {}
     lengths: _Lengths = {}
@@ -74,8 +76,8 @@ def sorted_batch(records: Iterable[tuple[int, bytes | None]], end: int) -> LogBa
     others: list[tuple[int, LogRecord]] = []
     for position, value in records:
         if value is not None:
-            if (found := acknowledged.get(value[:-RANGE_BYTES])) is not None:
-                found[1].append(value)
+            if (same_head := acknowledged.get(value[:-RANGE_BYTES])) is not None:
+                same_head[1].append(value)
                 continue
             stop, whole = lengths.get(value[:HEAD_BYTES], _NO_LENGTHS)
             if whole == len(value) and (name := groups.get(value[HEAD_BYTES:stop])) is not None:
@@ -95,14 +97,14 @@ def sorted_batch(records: Iterable[tuple[int, bytes | None]], end: int) -> LogBa
     return LogBatch(
         end,
         [(group, _ranges(values).tolist()) for group, values in acknowledged.values() if values],
-        [(group, _leases(found)) for group, found in leases.items()],
+        [(group, _leases(group_records)) for group, group_records in leases.items()],
         others,
     )
 
 
-def _leases(found: list[tuple[int, bytes]]) -> LeaseRecords:
-    values = [value for _, value in found]
-    return LeaseRecords([position for position, _ in found], values, _ranges(values))
+def _leases(records: list[tuple[int, bytes]]) -> LeaseRecords:
+    values = [value for _, value in records]
+    return LeaseRecords([position for position, _ in records], values, _ranges(values))
 
 
 def _ranges(values: list[bytes]) -> Int64Array:

@@ -1,21 +1,21 @@
 """The records of the relay's log, and their bytes.
 
-A partition of the log is about one partition of a topic, and all client groups. A server reads a million of these
-records when it starts, so they are made to be read quickly: numbers have eight bytes, and what is asked first comes
-first. All numbers are little-endian.
+A partition of the log is for one partition of a topic and all client groups. A server reads a million of these
+records when it starts, so the format is fast to read: numbers have eight bytes, and the fields that are needed first
+come first. All numbers are little-endian.
 
-| bytes | what |
+| bytes | field |
 |---|---|
-| 1 | version of this format |
+| 1 | version of this format: 1 to 31 |
 | 1 | kind |
-| 2, 2 | length of the first and of the second text |
+| 2, 2 | lengths of the first and the second text |
 | 4 | number of ranges of offsets |
 | | the texts, in UTF-8: a group, a lease's id, and so on |
 | 8 each | numbers |
-| 16 each | ranges: the first offset, and the one after the last |
+| 16 each | ranges: the first offset, and the offset after the last |
 
-More than a few ranges are packed (`core.packed_ranges`). A snapshot has no texts and no ranges;
-after its numbers come the records in it, each with its position (8 bytes) and length (4 bytes).
+More than a few ranges are packed (`core.window.packed_ranges`). A snapshot has no texts and no ranges;
+its numbers are followed by its records, each with its position (8 bytes) and length (4 bytes).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.packed_ranges import pack, unpack
+from kafka_ordered_ops.core.window.packed_ranges import pack, unpack
 
 #: Brokers accept records of 1,048,588 bytes by default, with headers and framing.
 RECORD_BYTES_MAX: Final = 1_000_000
-#: Of any record but a snapshot: each has room in one.
+#: Limit of all other records: each of them fits into a snapshot.
 STATE_RECORD_BYTES_MAX: Final = 900_000
-#: Of a group's name, and of ids. Far more than brokers and people use.
+#: Limit of a group's name and of ids, far longer than usual ones.
 TEXT_CHARACTERS_MAX: Final = 255
-#: Of one record, as in a window's plan: what is compressed may not fill the memory.
+#: Ranges of one record, as in a window's plan: compressed data must not fill the memory.
 RANGES_MAX: Final = 1_000_000
-#: Ranges that are not compressed.
+#: Up to this many ranges are not compressed.
 _PLAIN_RANGES_MAX: Final = 8
-#: Of a digest.
+#: Hexadecimal digits of a digest.
 _DIGITS: Final = 32
-_VERSION: Final = 4
-#: Versions beyond it are text: another program wrote that.
-_VERSION_MAX: Final = 31
-#: In the place of the number of ranges: there is no end.
+_VERSION: Final = 1
+#: Greater first bytes are not versions: another program wrote the record, usually as text.
+VERSION_MAX: Final = 31
+#: Number of ranges that marks a group without an end.
 _ENDLESS: Final = 2**32 - 1
 
 
@@ -66,30 +66,30 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The servers of a relay group serve the partition. The last such record counts; older logs have none."""
+    """The servers of a relay group serve the partition. The last record of this kind counts; a new log has none."""
 
     relay_group: str
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A group begins. The first such record of a group counts."""
+    """A group begins. The first record of this kind counts for a group."""
 
     group: str
     #: The first offset.
     start: int
-    #: Exactly these, for a window; None: all from `start` on.
+    #: The exact offsets of a window; None for all offsets from `start` on.
     offsets: OffsetSet | None = None
-    #: The name of the access token that began it; None for a window, and on a server without tokens.
+    #: The name of the access token that began the group; None for a window, and on a server without tokens.
     begun_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Offsets are one client's until a time. All have the same attempt number.
+    """One client holds offsets until a time. All of them have the same attempt number.
 
-    That is the number of attempts that count, with this one: a lease that does not count has the number of the lease
-    before it. Of leases with one number, the last one in the log is the newest.
+    It is the number of attempts that count, including this one: a lease that does not count repeats the number of the
+    lease before it. Among leases with the same number, the last one in the log is the newest.
     """
 
     group: str
@@ -107,7 +107,7 @@ class Extended:
     group: str
     lease_id: str
     until_ms: int
-    #: Those of the lease: when all are acknowledged, the extension can be forgotten.
+    #: The offsets of the lease: when all are acknowledged, the extension can be forgotten.
     offsets: OffsetSet
 
 
@@ -130,21 +130,21 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All offsets of a window are acknowledged: nothing else of the group matters any more."""
+    """All offsets of a window are acknowledged: other records of the group do not matter any more."""
 
     group: str
-    #: The offset after its last one.
+    #: The offset after the last one of the window.
     base: int
-    #: Of its offsets, so that another window under the same name is noticed; see `digest_of`.
+    #: A digest of the offsets, which detects another window with the same name; see `digest_of`.
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Records, with their positions in the log, that mean the same as everything below `position`, or a part of it."""
+    """Records, with their positions in the log, that replace all records below `position`, or a part of them."""
 
     position: int
-    #: Which part of how many: one record of the log does not hold any state.
+    #: The number of this part, and of all parts: a large state does not fit into one record.
     part: int
     parts: int
     records: tuple[tuple[int, StateRecord], ...]
@@ -156,7 +156,7 @@ StateRecord: TypeAlias = (
 LogRecord: TypeAlias = StateRecord | Snapshot
 
 HEAD_BYTES: Final = 10
-#: Of one range that is not compressed.
+#: The size of one range that is not compressed.
 RANGE_BYTES: Final = 16
 _HEAD: Final = Struct("<BBHHI")
 _ENTRY: Final = Struct("<qI")
@@ -165,7 +165,7 @@ _SNAPSHOT_NUMBERS: Final = Struct("<qqq")
 
 
 class _Parts(NamedTuple):
-    """What any record consists of."""
+    """The parts of any record."""
 
     first: str
     second: str
@@ -174,7 +174,7 @@ class _Parts(NamedTuple):
 
 
 class _Length(NamedTuple):
-    """How long a text may be."""
+    """The allowed length of a text."""
 
     least: int
     most: int
@@ -186,7 +186,7 @@ _TEXT: Final = _Length(1, TEXT_CHARACTERS_MAX)
 
 
 class _Kind(NamedTuple):
-    """How records of one kind are written."""
+    """The format of records of one kind."""
 
     number: int
     numbers: Struct
@@ -205,7 +205,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (1,),
         _TEXT,
         False,
-        lambda one: _Parts(one.server_id, one.topic_id, (one.epoch,), EMPTY_SET),
+        lambda record: _Parts(record.server_id, record.topic_id, (record.epoch,), EMPTY_SET),
         lambda first, second, numbers, _: Owned(numbers[0], first, second),
     ),
     Opened: _Kind(
@@ -214,7 +214,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (0,),
         _ANY_TEXT,
         True,
-        lambda one: _Parts(one.group, one.begun_by or "", (one.start,), one.offsets),
+        lambda record: _Parts(record.group, record.begun_by or "", (record.start,), record.offsets),
         lambda first, second, numbers, offsets: Opened(first, numbers[0], offsets, second or None),
     ),
     Leased: _Kind(
@@ -223,8 +223,11 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (1, 0, 0),
         _TEXT,
         True,
-        lambda one: _Parts(
-            one.group, one.lease_id, (one.epoch, one.until_ms, one.attempt), one.offsets
+        lambda record: _Parts(
+            record.group,
+            record.lease_id,
+            (record.epoch, record.until_ms, record.attempt),
+            record.offsets,
         ),
         lambda first, second, numbers, offsets: Leased(
             first, second, numbers[0], offsets, numbers[1], numbers[2]
@@ -236,7 +239,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (0,),
         _TEXT,
         True,
-        lambda one: _Parts(one.group, one.lease_id, (one.until_ms,), one.offsets),
+        lambda record: _Parts(record.group, record.lease_id, (record.until_ms,), record.offsets),
         lambda first, second, numbers, offsets: Extended(first, second, numbers[0], offsets),
     ),
     Released: _Kind(
@@ -245,7 +248,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (),
         _TEXT,
         True,
-        lambda one: _Parts(one.group, one.lease_id, (), one.offsets),
+        lambda record: _Parts(record.group, record.lease_id, (), record.offsets),
         lambda first, second, _, offsets: Released(first, second, offsets),
     ),
     Acknowledged: _Kind(
@@ -254,7 +257,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (),
         _NO_TEXT,
         True,
-        lambda one: _Parts(one.group, "", (), one.offsets),
+        lambda record: _Parts(record.group, "", (), record.offsets),
         lambda first, _, __, offsets: Acknowledged(first, offsets),
     ),
     Finished: _Kind(
@@ -263,7 +266,7 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (0,),
         _TEXT,
         False,
-        lambda one: _Parts(one.group, one.digest, (one.base,), EMPTY_SET),
+        lambda record: _Parts(record.group, record.digest, (record.base,), EMPTY_SET),
         lambda first, second, numbers, _: Finished(first, numbers[0], second),
     ),
     Served: _Kind(
@@ -272,19 +275,19 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         (),
         _NO_TEXT,
         False,
-        lambda one: _Parts(one.relay_group, "", (), EMPTY_SET),
+        lambda record: _Parts(record.relay_group, "", (), EMPTY_SET),
         lambda first, _, __, ___: Served(first),
     ),
 }
-_BY_NUMBER: Final = {one.number: one for one in _KINDS.values()}
+_BY_NUMBER: Final = {kind.number: kind for kind in _KINDS.values()}
 
 
 class _DamageError(ValueError):
-    """What is wrong with a record."""
+    """A record is damaged; the message has the reason."""
 
 
 def encode(record: LogRecord) -> bytes:
-    """Return a record as bytes; raise `RelayLogRecordError` for one that would not be read back."""
+    """Return a record as bytes; raise `RelayLogRecordError` for a record that could not be read back."""
     try:
         if isinstance(record, Snapshot):
             return _within(_snapshot(record), RECORD_BYTES_MAX)
@@ -304,7 +307,7 @@ def decode(data: bytes | None) -> LogRecord:
     try:
         if not data:
             raise _DamageError("it has no value")
-        if _VERSION < data[0] <= _VERSION_MAX:
+        if _VERSION < data[0] <= VERSION_MAX:
             raise RelayLogVersionError(
                 f"a record of the relay's log has version {data[0]}, and this server reads version {_VERSION}: a newer "
                 "server wrote it. Update this one",
@@ -325,7 +328,7 @@ def decode(data: bytes | None) -> LogRecord:
 
 
 def digest_of(offsets: OffsetSet) -> str:
-    """Return a short text that is another one for other offsets."""
+    """Return a short text that differs for different offsets."""
     return hashlib.sha256(offsets.boundaries.astype("<i8").tobytes()).hexdigest()[:_DIGITS]
 
 
@@ -358,12 +361,12 @@ def _encoded_ranges(offsets: OffsetSet | None) -> bytes:
 def _snapshot(record: Snapshot) -> bytes:
     numbers = record.position, record.part, record.parts
     _check_numbers(numbers, (0, 1, 1))
-    found = [_HEAD.pack(_VERSION, _SNAPSHOT, 0, 0, 0), _SNAPSHOT_NUMBERS.pack(*numbers)]
-    for position, one in record.records:
+    chunks = [_HEAD.pack(_VERSION, _SNAPSHOT, 0, 0, 0), _SNAPSHOT_NUMBERS.pack(*numbers)]
+    for position, entry in record.records:
         _check_numbers((position,), (0,))
-        data = _encoded(one)
-        found += (_ENTRY.pack(position, len(data)), data)
-    return b"".join(found)
+        data = _encoded(entry)
+        chunks += (_ENTRY.pack(position, len(data)), data)
+    return b"".join(chunks)
 
 
 def _within(data: bytes, limit: int) -> bytes:
@@ -400,7 +403,7 @@ def _decoded(data: bytes) -> StateRecord:
 
 def _decoded_ranges(data: bytes, at: int, ranges: int, kind: int) -> OffsetSet | None:
     if ranges == 1 and len(data) == at + RANGE_BYTES:
-        # As nearly all have.
+        # The usual case.
         start, end = unpack_from("<qq", data, at)
         if 0 <= start < end:
             return OffsetSet.from_edges((start, end))
@@ -453,7 +456,7 @@ def _check_version(version: int) -> None:
 def _check_text(text: str, length: _Length) -> None:
     if not length.least <= len(text) <= length.most:
         raise _DamageError(
-            f"{text[:60]!r} is not a text of {length.least} to {length.most} characters"
+            f"{text[:60]!r} does not have {length.least} to {length.most} characters"
         )
 
 

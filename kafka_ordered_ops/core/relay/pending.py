@@ -1,7 +1,7 @@
-"""How many records each caller holds under leases of one server, so that no caller holds all of them.
+"""The number of records that each caller holds under leases of one server, so that no caller holds all of them.
 
-A record counts from the moment its lease is written until it is acknowledged or given back, or its lease has ended.
-Every change costs a step for each of its records, and looking up a count costs nothing.
+A record counts from the moment its lease is written until it is acknowledged or released, or its lease has ended.
+Every change takes O(1) for each of its records, and looking up a count takes O(1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.known_offsets import known_offsets
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: Leases without records leave the ends of leases when they are half of them, and at least so many.
+#: Ends of leases without records are dropped when they are more than half of all, and at least this many.
 _ENDS_SLACK: Final = 1_000
 
 
@@ -28,24 +28,24 @@ class _Lease:
     lease_id: str
     offsets: OffsetSet
     until_ms: int
-    #: How many of its records count.
+    #: The number of its records that count.
     left: int
 
 
 class PendingRecords:
-    """Counts the records of each holder. Not safe for threads."""
+    """Count the records of each holder. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts: Counter[Hashable] = Counter()
         self._leases: dict[str, _Lease] = {}
         #: The lease that holds each record.
         self._held: dict[tuple[TopicPartition, str], dict[int, _Lease]] = {}
-        #: A heap of when leases end; an extended one moves when it is met. Numbers make the entries different.
+        #: A heap of the times at which leases end; an extended lease moves when it is reached. Numbers make entries unique.
         self._ends: list[tuple[int, int, _Lease]] = []
         self._number = count()
 
     def count(self, holder: Hashable, now_ms: int) -> int:
-        """Return how many records a holder has now."""
+        """Return the number of records that a holder has now."""
         while self._ends and self._ends[0][0] <= now_ms:
             _, _, lease = heappop(self._ends)
             if lease.left and lease.until_ms > now_ms:
@@ -63,7 +63,7 @@ class PendingRecords:
         offsets: OffsetSet,
         until_ms: int,
     ) -> None:
-        """Count records that are leased; for those of an earlier lease, that one counts no more."""
+        """Count leased records; they do not count for an earlier lease any more."""
         held = self._held.setdefault((tp, group), {})
         lease = self._leases[lease_id] = _Lease(
             holder, (tp, group), lease_id, offsets, until_ms, offsets.count
@@ -76,7 +76,7 @@ class PendingRecords:
         self._counts[holder] += offsets.count
         self._note_end(lease)
         if len(self._ends) > 2 * len(self._leases) + _ENDS_SLACK:
-            self._ends = [one for one in self._ends if one[2].left]
+            self._ends = [entry for entry in self._ends if entry[2].left]
             heapify(self._ends)
 
     def extend(self, lease_id: str, until_ms: int) -> None:
@@ -85,7 +85,7 @@ class PendingRecords:
             lease.until_ms = max(lease.until_ms, until_ms)
 
     def release(self, lease_id: str, offsets: OffsetSet) -> None:
-        """Count records of a lease no more: they were given back, or the lease is not stored."""
+        """Stop counting records of a lease: they were released, or the lease was not stored."""
         lease = self._leases.get(lease_id)
         if lease is None:
             return
@@ -98,7 +98,7 @@ class PendingRecords:
             del self._held[lease.place]
 
     def acknowledge(self, tp: TopicPartition, group: str, offsets: OffsetSet) -> None:
-        """Count records no more: they are done."""
+        """Stop counting records: they are done."""
         held = self._held.get((tp, group))
         if held is None:
             return
@@ -108,8 +108,8 @@ class PendingRecords:
             del self._held[tp, group]
 
     def drop(self, tp: TopicPartition) -> None:
-        """Count nothing of a partition: another server hands out its records."""
-        for place in [one for one in self._held if one[0] == tp]:
+        """Stop counting the records of a partition: another server hands them out."""
+        for place in [key for key in self._held if key[0] == tp]:
             for lease in self._held.pop(place).values():
                 self._take_off(lease)
 
@@ -117,7 +117,7 @@ class PendingRecords:
         heappush(self._ends, (lease.until_ms, next(self._number), lease))
 
     def _take_off(self, lease: _Lease) -> None:
-        """Count one record less."""
+        """Count one record fewer."""
         lease.left -= 1
         self._counts[lease.holder] -= 1
         if not self._counts[lease.holder]:

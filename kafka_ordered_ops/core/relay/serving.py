@@ -1,19 +1,20 @@
-"""What the owner of a partition hands out to one group, and when.
+"""Which records the owner of a partition hands out to one group, and when.
 
 Each offset that was read and is not acknowledged is in one of four states:
 
 - *new*: no lease that counts has held it;
 - *taken*: the owner is writing a lease for it, or its dead letter;
 - *held*: its newest lease has not ended;
-- *free again*: its newest lease has ended, or was given back.
+- *free again*: its newest lease has ended, or was released.
 
-New and free offsets wait in two queues. An offset is checked when it leaves a queue, and entries that were overtaken
-by a later change are dropped then: so a change costs no search. The newest lease is the one with the highest attempt, and
-of several with one attempt the last one in the log.
+New and free offsets wait in two queues. An offset is checked when it leaves a queue, and entries that are outdated by
+a later change are dropped then, so a change needs no search. The newest lease has the highest attempt; among leases
+with the same attempt, it is the last one in the log.
 
-A lease may be extended at its very end, and the owner may take its offsets before it reads that. An extension that is
-stored first counts: its client was promised the time. The owner reads it before the lease that it has written itself,
-which then gives way (`outrun`). An older lease that runs on holds its offsets as the newest one does.
+A lease may be extended at its very end, and the owner may take its offsets before it reads the extension. An extension
+that is stored first counts: its client was promised the time. The owner reads it before the lease that it has written
+itself, which is then dropped for these offsets (`outrun`). An older lease that is still running holds its offsets like
+the newest one.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from kafka_ordered_ops.core.relay.known_offsets import known_offsets
 from kafka_ordered_ops.core.relay.state import PartitionState
 from kafka_ordered_ops.core.types import INT64_MAX
 
-#: Leases that are all acknowledged leave the ends of leases when they are half of them, and at least so many.
+#: Ends of fully acknowledged leases are dropped when they are more than half of all, and at least this many.
 _ENDS_SLACK: Final = 1_000
-#: Up to so many offsets, Python is faster than numpy's calls.
+#: Up to this many offsets, Python is faster than numpy's calls.
 _FEW: Final = 16
 
 ATTEMPTS_MAX: Final = 5
 
 
 class Serving:
-    """The owner's decisions for one group in one partition. Not safe for threads.
+    """The owner's decisions for one group in one partition. Not thread-safe.
 
-    It follows the state by itself; it stops when it is dropped, or when another one follows the same group.
+    It follows changes of the state, until it is dropped, or until another instance follows the same group.
 
     Args:
         state: the joined state of the partition, read up to this server's claim.
-        group: has been opened.
-        attempts_max: how often a record is handed out; None: without a limit.
+        group: an opened group.
+        attempts_max: how often a record is handed out; None means no limit.
     """
 
     def __init__(
@@ -60,24 +61,24 @@ class Serving:
         #: The next offset to read.
         self.position = 0
         self._now_ms = 0
-        #: Read, and not acknowledged.
+        #: Offsets that were read and are not acknowledged.
         self._arrived: set[int] = set()
-        #: And when.
+        #: Taken offsets, with the time.
         self._taken: dict[int, int] = {}
-        #: Taken, and then an extension was read of a lease that had ended.
+        #: Taken offsets whose lease had ended, and of which an extension was read afterwards.
         self._outrun: set[int] = set()
         #: The newest lease of each offset that is not acknowledged, read or not.
         self._leases: dict[int, LeaseState] = {}
-        #: Older leases that were extended, or ran when a newer one was read.
+        #: Older leases that were extended, or were running when a newer one was read.
         self._older: dict[int, list[LeaseState]] = {}
         self._new: deque[int] = deque()
         #: A heap of free offsets.
         self._again: list[int] = []
-        #: Those with no attempt left.
+        #: Offsets with no attempt left.
         self._exhausted: set[int] = set()
-        #: Those that are handed out once more all the same.
+        #: Offsets with no attempt left that are handed out once more.
         self._spared: set[int] = set()
-        #: A heap of when leases end; one that was extended has several entries. Numbers make them all different.
+        #: A heap of the times at which leases end; an extended lease has several entries. Numbers make entries unique.
         self._ends: list[tuple[int, int, LeaseState]] = []
         self._number = count()
         for lease in self._progress.all_leases():
@@ -86,23 +87,23 @@ class Serving:
 
     @property
     def held(self) -> int:
-        """How many records were read and are not acknowledged."""
+        """The number of records that were read and are not acknowledged."""
         return len(self._arrived)
 
     @property
     def queued(self) -> int:
-        """How many offsets wait to be handed out, at most: some may have been acknowledged by other servers' clients."""
+        """The maximum number of waiting offsets: clients of other servers may have acknowledged some of them."""
         return len(self._new) + len(self._again)
 
     def arrived(self, offsets: Int64Array, position: int) -> None:
-        """Take offsets that were read, and where reading is. Those that are acknowledged already are dropped."""
+        """Take the offsets that were read, and the position of reading. Acknowledged offsets are dropped."""
         self.position = max(self.position, position)
         if not offsets.size:
             return
         low, high = int(offsets[0]), int(offsets[-1]) + 1
         left = self._progress.left(OffsetSet.of((low, high)))
-        wanted = offsets if left.covers(low, high - 1) else offsets[left.mask(offsets)]
-        for offset in wanted.tolist():
+        open_offsets = offsets if left.covers(low, high - 1) else offsets[left.mask(offsets)]
+        for offset in open_offsets.tolist():
             if offset not in self._arrived:
                 self._arrived.add(offset)
                 if offset in self._leases:
@@ -111,9 +112,9 @@ class Serving:
                     self._new.append(offset)
 
     def take(self, most: int, now_ms: int) -> list[tuple[int, OffsetSet]]:
-        """Return up to `most` offsets to hand out, by attempt: first those that are free again, each lowest first.
+        """Return up to `most` offsets to hand out, by attempt: free offsets before new ones, each lowest first.
 
-        They count as taken until a lease of them is applied to the state, or `untake`.
+        They count as taken until a lease of them is applied to the state, or until `untake`.
         """
         self._pass(now_ms)
         by_attempt: dict[int, list[int]] = {}
@@ -131,37 +132,37 @@ class Serving:
         return [(attempt, _set_of(offsets)) for attempt, offsets in by_attempt.items()]
 
     def untake(self, offsets: OffsetSet) -> None:
-        """Put taken offsets back: no lease of them was written."""
+        """Put taken offsets back: their lease was not written."""
         for offset in known_offsets(offsets, self._taken):
             del self._taken[offset]
             self._outrun.discard(offset)
             self._offer(offset)
 
     def outrun(self, offsets: OffsetSet) -> OffsetSet:
-        """Return those of the offsets of a lease of this owner, just read, whose earlier lease was extended before it."""
-        found = list(known_offsets(offsets, self._outrun))
-        self._outrun.difference_update(found)
-        return _set_of(found)
+        """Return the offsets of this owner's new lease whose earlier lease was extended before it in the log."""
+        outrun = list(known_offsets(offsets, self._outrun))
+        self._outrun.difference_update(outrun)
+        return _set_of(outrun)
 
     def exhausted(self, now_ms: int) -> OffsetSet:
         """Return the free offsets with no attempt left, until they are acknowledged. `take` does not return them."""
         self._pass(now_ms)
-        return _set_of([one for one in self._exhausted if self._is_free(one)])
+        return _set_of([offset for offset in self._exhausted if self._is_free(offset)])
 
     def spare(self, offset: int) -> None:
-        """Hand an offset with no attempt left out once more."""
+        """Hand out an offset with no attempt left once more."""
         if offset in self._exhausted:
             self._exhausted.discard(offset)
             self._spared.add(offset)
             self._offer(offset)
 
     def attempts(self, offset: int) -> int:
-        """Return how many attempts of an offset that is not acknowledged count."""
+        """Return the number of attempts that count, of an offset that is not acknowledged."""
         lease = self._leases.get(offset)
         return 0 if lease is None else lease.attempt
 
     def next_change_ms(self, now_ms: int) -> int | None:
-        """Return when the next lease ends; None: none is running."""
+        """Return when the next lease ends; None if no lease is running."""
         self._pass(now_ms)
         while self._ends:
             until_ms, _, lease = self._ends[0]
@@ -173,7 +174,7 @@ class Serving:
     # --- what the state reports ----------------------------------------------------------------------
 
     def leased(self, lease: LeaseState) -> None:
-        """Offsets were leased, or their lease ends later."""
+        """Handle leased offsets, or a lease that ends later."""
         for start, end in self._progress.left(lease.offsets):
             for offset in range(start, end):
                 other = self._leases.get(offset)
@@ -194,13 +195,13 @@ class Serving:
             self._forget_ends()
 
     def released(self, lease: LeaseState, offsets: OffsetSet) -> None:
-        """Offsets of a lease were given back."""
+        """Handle released offsets of a lease."""
         for offset in known_offsets(offsets, self._leases):
             if self._holds(lease, offset):
                 self._offer(offset)
 
     def acknowledged(self, offsets: OffsetSet) -> None:
-        """Offsets are done; some may have been before."""
+        """Handle acknowledged offsets; some may have been acknowledged before."""
         for offset in known_offsets(offsets, self._arrived):
             self._arrived.discard(offset)
             self._taken.pop(offset, None)
@@ -212,7 +213,7 @@ class Serving:
             self._older.pop(offset, None)
 
     def voided(self) -> None:
-        """Some leases never counted: find out again which do."""
+        """Start over from the leases that count: some never did."""
         self._leases.clear()
         self._older.clear()
         self._outrun.clear()
@@ -242,18 +243,20 @@ class Serving:
 
     def _is_held_before(self, offset: int) -> bool:
         older = self._older.get(offset, ())
-        return any(one.ends_ms(offset) > self._now_ms for one in older)
+        return any(lease.ends_ms(offset) > self._now_ms for lease in older)
 
     def _holds(self, lease: LeaseState, offset: int) -> bool:
         return self._leases.get(offset) is lease or lease in self._older.get(offset, ())
 
     def _keep_older(self, offset: int, lease: LeaseState) -> None:
-        """Remember a lease that is not the newest, while it runs."""
-        kept = [one for one in self._older.get(offset, ()) if one.ends_ms(offset) > self._now_ms]
-        if lease not in kept and lease.ends_ms(offset) > self._now_ms:
-            kept.append(lease)
-        if kept:
-            self._older[offset] = kept
+        """Remember a lease that is not the newest one as long as it is running."""
+        running = [
+            older for older in self._older.get(offset, ()) if older.ends_ms(offset) > self._now_ms
+        ]
+        if lease not in running and lease.ends_ms(offset) > self._now_ms:
+            running.append(lease)
+        if running:
+            self._older[offset] = running
         else:
             self._older.pop(offset, None)
 
@@ -269,7 +272,7 @@ class Serving:
     # --- time ----------------------------------------------------------------------------------------
 
     def _pass(self, now_ms: int) -> None:
-        """Queue the offsets of leases that have ended. Time never goes back: what was free would be lost."""
+        """Queue the offsets of leases that have ended. Time never goes back: free offsets would be lost."""
         self._now_ms = max(self._now_ms, now_ms)
         while self._ends and self._ends[0][0] <= self._now_ms:
             _, _, lease = heappop(self._ends)
@@ -279,7 +282,7 @@ class Serving:
                     self._offer(offset)
 
     def _held_by(self, lease: LeaseState) -> Iterator[int]:
-        """Yield the offsets that it holds, as their newest lease or as an older one that ran on."""
+        """Yield the offsets that a lease holds, as the newest lease or as an older one that is still running."""
         for start, end in lease.offsets:
             for offset in range(start, end):
                 if self._holds(lease, offset):
@@ -287,18 +290,18 @@ class Serving:
 
     def _forget_ends(self) -> None:
         leases = chain(self._leases.values(), *self._older.values())
-        running = {id(one): one for one in leases if one.until_ms > self._now_ms}
-        self._ends = [(one.until_ms, next(self._number), one) for one in running.values()]
+        running = {id(lease): lease for lease in leases if lease.until_ms > self._now_ms}
+        self._ends = [(lease.until_ms, next(self._number), lease) for lease in running.values()]
         heapify(self._ends)
 
 
 def _set_of(offsets: list[int]) -> OffsetSet:
-    """Return different offsets as a set."""
+    """Return distinct offsets as a set."""
     if not offsets:
         return EMPTY_SET
     first, last = min(offsets), max(offsets)
     if last - first + 1 == len(offsets):
         return OffsetSet.of((first, last + 1))
     if len(offsets) <= _FEW:
-        return OffsetSet.from_ranges([(one, one + 1) for one in offsets])
+        return OffsetSet.from_ranges([(offset, offset + 1) for offset in offsets])
     return OffsetSet.from_offsets(np.array(offsets, dtype=np.int64))

@@ -1,11 +1,11 @@
 """The joined state of one partition of the relay's log.
 
 The state is the join of the log's records, each with its position: acknowledged offsets are united, a lease ends at the
-latest of its times, the first claim of an epoch counts. So it is the same whatever order the records are read in, and
-however often; and what one server knows joins with what another one knows.
+latest of its times, the first claim of an epoch counts. So the state does not depend on the order in which records are
+read, or on how often; and the states of two servers can be joined.
 
 A lease is *void* if a claim of a newer epoch is at a lower position: its server had been replaced before the lease was
-stored, and never gave the records to a client. Positions decide that, and not the order of reading.
+stored, and never gave the records to a client. Positions decide this, not the order of reading.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from kafka_ordered_ops.core.relay.log_records import (
     decode,
 )
 
-#: A lease that is read after more claims than these were made after it: this happens in no log.
+#: Kept claims. No log has a lease that is read only after this many later claims.
 _CLAIMS_MAX: Final = 1_000
-#: Ends of windows that are kept, some 100 bytes each: a year of hourly windows. What comes late for an older one is
+#: Ends of windows that are kept, about 100 bytes each: a year of hourly windows. A late record for an older window is
 #: taken as the beginning of a new group.
 FINISHED_MAX: Final = 10_000
-#: Of a part of a snapshot, as `_bytes_most` counts them.
+#: Size of a part of a snapshot, as estimated by `_bytes_most`.
 _PART_BYTES_MAX: Final = 900_000
 _CUT_RANGES: Final = 10_000
 
 
 class Claim(NamedTuple):
-    """A claim that counts: no claim before it has its epoch or a newer one."""
+    """A claim that counts: no earlier claim has its epoch or a newer one."""
 
     position: int
     owned: Owned
 
 
 class PartitionState:
-    """The joined state of one partition, of all groups. Not safe for threads."""
+    """The joined state of one partition, for all groups. Not thread-safe."""
 
     def __init__(self) -> None:
         #: The next offset of the log.
         self.position = 0
-        #: Both positions and epochs rise.
+        #: Sorted by position, with ascending epochs.
         self._claims: list[Claim] = []
-        #: With its position.
+        #: The newest record, with its position.
         self._served: tuple[int, Served] | None = None
         self._groups: dict[str, GroupProgress] = {}
-        #: Where windows have ended, by group.
+        #: The positions at which windows have ended, by group.
         self._finished: dict[str, int] = {}
 
     @property
     def groups(self) -> Mapping[str, GroupProgress]:
-        """By name: the groups that any record is about."""
+        """The groups of all records, by name."""
         return self._groups
 
     def latest_groups(self, finished_max: int) -> list[str]:
-        """Return the names of groups, sorted: of windows that have ended, the last `finished_max`."""
+        """Return the sorted names of groups, then the last `finished_max` windows that have ended, the newest first."""
         ended = nlargest(finished_max, self._finished, key=self._finished.__getitem__)
-        return sorted([one for one in self._groups if one not in self._finished] + ended)
+        return sorted([name for name in self._groups if name not in self._finished] + ended)
 
     def owner(self) -> Owned | None:
         """Return the newest claim that counts."""
@@ -82,11 +82,11 @@ class PartitionState:
 
     @property
     def relay_group(self) -> str | None:
-        """The group of the servers; None: not known."""
+        """The group of the servers; None if unknown."""
         return None if self._served is None else self._served[1].relay_group
 
     def counts(self, lease_id: str) -> bool:
-        """Return whether a lease was read and is not void; one that is fully acknowledged may be forgotten."""
+        """Return whether a lease was read and is not void; a fully acknowledged lease may be forgotten."""
         return any(group.has_lease(lease_id) for group in self._groups.values())
 
     def apply(self, record: LogRecord, position: int) -> None:
@@ -96,10 +96,10 @@ class PartitionState:
         self._apply(record, position)
 
     def fold(self, batch: LogBatch) -> None:
-        """Join records of the log that were read together; raises as `decode` does.
+        """Join records of the log that were read together; raise as `decode` does.
 
-        Acknowledgements come first, whatever the order is, and what is about leases of acknowledged offsets is not even
-        decoded. That is nearly everything when a server starts.
+        Acknowledgements come first, whatever their order in the log. Records about leases of acknowledged offsets are
+        not even decoded; when a server starts, these are nearly all records.
         """
         self.position = max(self.position, batch.end)
         for position, record in batch.others:
@@ -112,13 +112,13 @@ class PartitionState:
                 self._apply(decode(leases.values[index]), leases.positions[index])
 
     def merge(self, other: PartitionState) -> None:
-        """Join what another server knows."""
+        """Join the state of another server."""
         self.position = max(self.position, other.position)
         for position, record in other.records():
             self._join(record, position)
 
     def snapshot(self) -> list[Snapshot]:
-        """Return this state as records of the log, as few as can be written. Together, they mean the same."""
+        """Return this state as snapshots, as few as the size limit allows. Together, they have the same state."""
         parts = list(_parts(self.records()))
         return [
             Snapshot(self.position, number, len(parts), tuple(part))
@@ -126,12 +126,12 @@ class PartitionState:
         ]
 
     def forget_replaced(self) -> None:
-        """Forget leases that later ones replaced; see `GroupProgress.forget_replaced`."""
+        """Forget leases that were replaced by later ones; see `GroupProgress.forget_replaced`."""
         for group in self._groups.values():
             group.forget_replaced()
 
     def records(self) -> Iterator[tuple[int, StateRecord]]:
-        """Yield records, with positions, whose join is this state; equal states yield the same."""
+        """Yield records, with positions, whose join is this state; equal states yield the same records."""
         for claim in self._claims:
             yield claim.position, claim.owned
         if self._served is not None:
@@ -149,8 +149,8 @@ class PartitionState:
 
     def _apply(self, record: LogRecord, position: int) -> None:
         if isinstance(record, Snapshot):
-            for at, one in record.records:
-                self._join(one, at)
+            for at, entry in record.records:
+                self._join(entry, at)
         else:
             self._join(record, position)
 
@@ -186,14 +186,14 @@ class PartitionState:
                 self._forget_finished(group)
 
     def _forget_finished(self, group: GroupProgress) -> None:
-        """Forget the window that ended first, if there are too many: all servers forget it at the same place of the log."""
+        """Forget the window that ended first, if there are too many: all servers forget it at the same position."""
         self._finished[group.group] = group.finished_at or 0
         if len(self._finished) > FINISHED_MAX:
             first = min(self._finished, key=lambda name: (self._finished[name], name))
             del self._finished[first], self._groups[first]
 
     def _claim(self, record: Owned, position: int) -> None:
-        at = bisect_left(self._claims, position, key=lambda one: one.position)
+        at = bisect_left(self._claims, position, key=lambda claim: claim.position)
         if at and self._claims[at - 1].owned.epoch >= record.epoch:
             return
         if at < len(self._claims) and self._claims[at].position == position:
@@ -208,25 +208,25 @@ class PartitionState:
             self._void()
 
     def _void(self) -> None:
-        """Forget leases that a claim read after them makes void."""
+        """Forget leases that became void by a claim read after them."""
         for group in self._groups.values():
             group.void(
                 [
-                    one.lease_id
-                    for one in group.all_leases()
-                    if one.leased and one.leased.epoch < self._epoch_before(one.position)
+                    lease.lease_id
+                    for lease in group.all_leases()
+                    if lease.leased and lease.leased.epoch < self._epoch_before(lease.position)
                 ]
             )
 
     def _epoch_before(self, position: int) -> int:
-        """Return the newest epoch that was claimed before a position; 0: none."""
+        """Return the newest epoch that was claimed before a position; 0 if there is none."""
         claims = self._claims
         if not claims:
             return 0
         # Most leases are after all claims.
         if claims[-1].position < position:
             return claims[-1].owned.epoch
-        at = bisect_left(claims, position, key=lambda one: one.position)
+        at = bisect_left(claims, position, key=lambda claim: claim.position)
         return claims[at - 1].owned.epoch if at else 0
 
 
@@ -246,7 +246,7 @@ def _parts(records: Iterator[tuple[int, StateRecord]]) -> Iterator[list[tuple[in
 
 
 def _bytes_most(record: StateRecord) -> int:
-    """Return an upper bound of the size: characters have up to four bytes, and compression may add a little."""
+    """Return an upper bound of the size: characters take up to four bytes, and compression may add a little."""
     if isinstance(record, Owned):
         names, ranges = (record.server_id, record.topic_id), 0
     elif isinstance(record, Served):
@@ -263,7 +263,7 @@ def _bytes_most(record: StateRecord) -> int:
 
 
 def _cut(record: StateRecord) -> Iterator[StateRecord]:
-    """Cut records of joined offsets. Others were in the log as they are, and fit."""
+    """Cut a record of joined offsets into parts that fit. Other records were in the log as they are, and fit."""
     if (
         not isinstance(record, Acknowledged | Extended | Released)
         or len(record.offsets) <= _CUT_RANGES

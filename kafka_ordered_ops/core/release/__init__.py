@@ -1,1 +1,1 @@
-"""Release records of many partitions in one order, as soon as nothing earlier can come."""
+"""Release records of many partitions in one order, as soon as no earlier record can arrive."""

@@ -1,4 +1,4 @@
-"""Which columns of records are held: the others follow from a record's partition and its place in the order."""
+"""The held columns of records: the others are derived from a record's partition and its place in the order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: The same for all records of a partition.
+#: Columns with the same value for all records of a partition.
 _OF_PARTITION: Final = frozenset({"topic", "partition"})
 
 
@@ -18,14 +18,14 @@ class Columns:
     """The columns of records that are fed, held and released.
 
     Args:
-        schema: of what is released.
-        keys_are_times: whether records are ordered by their timestamps, and not by something else.
+        schema: the schema of released records.
+        keys_are_times: whether the keys of the order are the timestamps.
     """
 
     def __init__(self, schema: pa.Schema, *, keys_are_times: bool) -> None:
         follow = _OF_PARTITION | {"timestamp"} if keys_are_times else _OF_PARTITION
         self.schema = schema
-        #: What may be fed instead of `schema`.
+        #: The schema that may be fed instead of `schema`.
         self.fed = pa.schema([field for field in schema if field.name not in _OF_PARTITION])
         self._held = [field.name for field in schema if field.name not in follow]
         self._topics: list[str] = []
@@ -42,14 +42,16 @@ class Columns:
         return rows.select(self._held)
 
     def whole(self, rows: pa.RecordBatch, keys: Int64Array, lanes: Int64Array) -> pa.RecordBatch:
-        """Return held records with all of their columns; any thread may do it."""
+        """Return held records with all of their columns; thread-safe."""
         columns = [
-            rows.column(field.name) if field.name in self._held else self._made(field, keys, lanes)
+            rows.column(field.name)
+            if field.name in self._held
+            else self._make_column(field, keys, lanes)
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _made(self, field: pa.Field[Any], keys: Int64Array, lanes: Int64Array) -> Any:
+    def _make_column(self, field: pa.Field[Any], keys: Int64Array, lanes: Int64Array) -> Any:
         if field.name == "topic":
             return self._topic_of(lanes)
         if field.name == "partition":
@@ -61,7 +63,7 @@ class Columns:
             return pa.array(self._topics).take(cast("pa.Array[pa.Int64Scalar]", pa.array(lanes)))
         known = self._one_topic
         if known is None or len(known) < lanes.size:
-            # Made once, and used again and again. Twice as long each time: a window may have four records, or millions.
+            # Created once and reused. The length doubles each time: a window may have four records, or millions.
             rows = max(lanes.size, 2 * len(known or ()))
             known = self._one_topic = pa.repeat(self._topics[0], rows)
         return known.slice(0, lanes.size)

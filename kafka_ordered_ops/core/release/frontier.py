@@ -1,4 +1,4 @@
-"""The frontier: the least place in the order that a record still to come may have."""
+"""The frontier: the lowest place in the order that a future record may have."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 
 @dataclass(slots=True)
 class Source:
-    """One partition: what has come, and what may come."""
+    """One partition: which records have arrived, and which may still arrive."""
 
     tp: TopicPartition
-    #: Its place in the order in which partitions were added.
+    #: Its index in the order in which partitions were added.
     lane: int
     #: The greatest timestamp so far, ms.
     greatest_ms: int | None = None
-    #: Nothing stamped below it is expected; None: anything may come.
+    #: No record stamped below it is expected; None if records of any time may arrive.
     floor_ms: int | None = None
     is_waited_for: bool = True
     late: int = 0
 
     def raise_floor(self, timestamp_ms: int) -> None:
-        """Expect nothing stamped below a time any more."""
+        """Expect no more records stamped below a time."""
         least = INT64_MIN if self.floor_ms is None else self.floor_ms
         self.floor_ms = max(least, timestamp_ms)
 
 
 class Frontier:
-    """The partitions, by their numbers and in their order."""
+    """The partitions, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._sources: dict[TopicPartition, Source] = {}
         self._ranks: Int64Array | None = None
 
     def __iter__(self) -> Iterator[Source]:
-        # A copy: another thread may ask while one adds.
+        # A copy: another thread may add a partition meanwhile.
         return iter(list(self._sources.values()))
 
     def __contains__(self, tp: TopicPartition) -> bool:
@@ -69,7 +69,7 @@ class Frontier:
         return self._ranks
 
     def holding_back(self) -> Source | None:
-        """Return the partition that holds the others back; None: nothing is waited for."""
+        """Return the partition that holds the others back; None if no partition is waited for."""
         waited_for = [source for source in self if source.is_waited_for]
         unknown = (source for source in waited_for if source.floor_ms is None)
         return min(unknown, key=lambda source: source.tp, default=None) or min(
@@ -77,11 +77,11 @@ class Frontier:
         )
 
     def bound(self) -> Bound | None:
-        """Return what records must lie below to be released; None: none may be yet."""
+        """Return the bound below which records may be released; None if no record may be released yet."""
         source = self.holding_back()
         if source is None:
             return EVERYTHING
         if source.floor_ms is None:
             return None
-        # Its own next record has a higher offset than all that are held of it.
+        # The partition's next record has a higher offset than all of its held records.
         return Bound(source.floor_ms, int(self.ranks[source.lane]))

@@ -1,4 +1,4 @@
-"""All records that are held: by partition in memory, and as sorted runs on disk."""
+"""All held records: by partition in memory, and as sorted runs on disk."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from kafka_ordered_ops.core.release.sorting import Batch, Piece, in_order
 from kafka_ordered_ops.core.release.spilled import KEY_COLUMN, LANE_COLUMN, Spill, SpilledRun
 from kafka_ordered_ops.core.types import INT64_MAX
 
-#: Runs on disk. Each has a batch in memory while it is merged; when there are more, some become one.
+#: Runs on disk. Each has a batch in memory while it is merged; with more runs, some are merged into one.
 SPILLED_RUNS_MAX: Final = 64
 RUNS_MERGED: Final = 16
-#: A batch of a run on disk.
+#: The size of a batch of a run on disk.
 SPILL_BATCH_BYTES: Final = 2 * 1024**2
-#: Records that are sorted at a time on their way to disk, about; and of how many keys one is looked at to find the ends.
+#: Records that are sorted at a time on their way to disk, about; every `STEP_EVERY`-th key is sampled to find the ends.
 STEP_RECORDS: Final = 65_536
 STEP_EVERY: Final = 64
 
 
 class Held:
-    """Records by lane, one lane a partition. Ranks, where asked for, have each lane's place in the order."""
+    """Records by lane, one lane per partition. Arguments named `ranks` have each lane's place in the order."""
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
         self._runs: list[SpilledRun] = []
-        #: How many records memory holds, and the size of their Arrow data.
+        #: The number of records in memory, and the size of their Arrow data.
         self.records_in_memory = self.nbytes_in_memory = 0
 
     def add_lane(self) -> None:
@@ -42,15 +42,15 @@ class Held:
         self, lane: int, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int
     ) -> None:
         """Hold records of a lane, by offset."""
-        one = self._lanes[lane]
-        before = one.nbytes
-        one.add(keys, rows, offset_min, row_bytes)
+        held = self._lanes[lane]
+        before = held.nbytes
+        held.add(keys, rows, offset_min, row_bytes)
         self.records_in_memory += keys.size
-        self.nbytes_in_memory += one.nbytes - before
+        self.nbytes_in_memory += held.nbytes - before
 
     @property
     def records(self) -> int:
-        """How many records are held."""
+        """The number of held records."""
         return self.records_in_memory + sum(run.records for run in self._runs)
 
     @property
@@ -59,20 +59,26 @@ class Held:
         return sum(run.nbytes for run in self._runs)
 
     def records_of(self, lane: int) -> int:
-        """Return how many records a lane has."""
+        """Return the number of records of a lane."""
         return self._lanes[lane].records + sum(run.count_of(lane) for run in self._runs)
 
     def offset_min_of(self, lane: int) -> int | None:
-        """Return an offset at or below all records of a lane; None: it has none."""
-        found = [run.offsets_min[lane] for run in self._runs if run.count_of(lane)]
+        """Return an offset at or below all records of a lane; None if it has none."""
+        on_disk = [run.offsets_min[lane] for run in self._runs if run.count_of(lane)]
         in_memory = self._lanes[lane].offset_min
-        return min([*found, *([] if in_memory is None else [in_memory])], default=None)
+        return min([*on_disk, *([] if in_memory is None else [in_memory])], default=None)
+
+    def keys_and_offsets(self, lane: int) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield the keys and offsets of a lane's records, piece by piece."""
+        yield from self._lanes[lane].keys_and_offsets()
+        for run in self._runs:
+            yield from run.keys_and_offsets(lane)
 
     def below(self, bound: Bound, ranks: Int64Array) -> Iterator[list[Piece]]:
-        """Take what lies below a bound, step by step in order; each step's pieces are as they arrived."""
+        """Take the records below a bound, step by step in order; each step's pieces are in the order of arrival."""
         while True:
             step, decider = _step(self._runs, bound, ranks)
-            pieces = [*_taken(self._runs, step, decider, ranks)]
+            pieces = [*_take_to(self._runs, step, decider, ranks)]
             self._runs = [run for run in self._runs if run.records]
             in_memory = step if decider is None else _just_below(step)
             for lane in self._lanes:
@@ -87,7 +93,7 @@ class Held:
         self._count()
 
     def to_disk(self, spill: Spill, ranks: Int64Array) -> None:
-        """Move what memory holds to one more run; merge runs if there are too many.
+        """Move the records in memory to a new run; merge runs if there are too many.
 
         Raises:
             SpillError: writing fails.
@@ -99,7 +105,9 @@ class Held:
             lane.number: least for lane in self._lanes if (least := lane.offset_min) is not None
         }
         first_key = min(int(keys[0]) for lane in self._lanes for keys in lane.rising_keys())
-        steps = (in_order(one, ranks, bytes_max=SPILL_BATCH_BYTES) for one in self._steps(ranks))
+        steps = (
+            in_order(pieces, ranks, bytes_max=SPILL_BATCH_BYTES) for pieces in self._steps(ranks)
+        )
         run = SpilledRun(
             spill.write(map(_for_disk, chain.from_iterable(steps))),
             first_key=first_key,
@@ -108,15 +116,38 @@ class Held:
         )
         self._runs.append(run)
         if len(self._runs) > SPILLED_RUNS_MAX:
-            # Neighbours, so that what is on disk stays as it arrived; the smallest ones cost least.
+            # Merge neighbours, so that runs stay in the order of arrival; merging the smallest ones is fastest.
             size = [run.records for run in self._runs]
             firsts = range(len(size) - RUNS_MERGED + 1)
             first = min(firsts, key=lambda n: sum(size[n : n + RUNS_MERGED]))
             merged = self._runs[first : first + RUNS_MERGED]
             self._runs[first : first + RUNS_MERGED] = [_merged(spill, merged, ranks)]
 
+    def put_front(self, batches: Sequence[Batch]) -> None:
+        """Hold records again that were taken in order: in memory, and before all later records."""
+        if not batches:
+            return
+        lanes, counts = np.unique(
+            np.concatenate([batch.lanes for batch in batches]), return_counts=True
+        )
+        by_lane = np.zeros(len(self._lanes), dtype=np.int64)
+        by_lane[lanes] = counts
+        offsets_min = {
+            lane: min(
+                least for batch in batches if (least := batch.offset_min_of(lane)) is not None
+            )
+            for lane in lanes.tolist()
+        }
+        run = SpilledRun(
+            _InMemory([_for_disk(batch._replace(columns=None)) for batch in batches]),
+            first_key=int(batches[0].keys[0]),
+            counts=by_lane,
+            offsets_min=offsets_min,
+        )
+        self._runs.insert(0, run)
+
     def drop(self, lane: int) -> None:
-        """Forget what a lane holds."""
+        """Forget the records of a lane."""
         self._lanes[lane] = Lane(lane)
         self._count()
         for run in self._runs:
@@ -130,13 +161,13 @@ class Held:
             run.remove()
 
     def _steps(self, ranks: Int64Array) -> Iterator[list[Piece]]:
-        """Take what memory holds, step by step in order: to sort a little at a time stays in the caches."""
-        some = np.sort(
+        """Take the records in memory, step by step in order: sorting in small steps stays in the CPU caches."""
+        sample = np.sort(
             np.concatenate(
                 [keys[::STEP_EVERY] for lane in self._lanes for keys in lane.rising_keys()]
             )
         )
-        ends = np.unique(some[:: STEP_RECORDS // STEP_EVERY][1:]).tolist()
+        ends = np.unique(sample[:: STEP_RECORDS // STEP_EVERY][1:]).tolist()
         for bound in [*(Bound(key, INT64_MAX) for key in ends), EVERYTHING]:
             pieces = [
                 piece for lane in self._lanes for piece in lane.take(bound, int(ranks[lane.number]))
@@ -150,10 +181,31 @@ class Held:
         self.nbytes_in_memory = sum(lane.nbytes for lane in self._lanes)
 
 
+class _InMemory:
+    """A run that is not on disk; see `SpilledBatches`."""
+
+    nbytes = 0
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches = [*batches]
+        self.num_batches = len(batches)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return one batch."""
+        return self._batches[number]
+
+    def remove(self) -> None:
+        """Free the memory."""
+        self._batches.clear()
+
+
 def _step(runs: Sequence[SpilledRun], bound: Bound, ranks: Int64Array) -> tuple[Bound, int | None]:
-    """Return up to where all runs have loaded their records, and the first run that ends there; None: the bound."""
+    """Return the place up to which all runs have loaded their records, and the first run that ends there.
+
+    The run is None if the place is the bound.
+    """
     step, decider = bound, None
-    # Those that begin after the step stay on disk.
+    # Runs that begin after the step stay on disk.
     for number in sorted(range(len(runs)), key=lambda n: runs[n].first_key):
         run = runs[number]
         run.load(step)
@@ -165,13 +217,13 @@ def _step(runs: Sequence[SpilledRun], bound: Bound, ranks: Int64Array) -> tuple[
     return step, decider
 
 
-def _taken(
+def _take_to(
     runs: Sequence[SpilledRun], step: Bound, decider: int | None, ranks: Int64Array
 ) -> Iterator[Piece]:
-    """Take what lies below a step of the runs.
+    """Take the records of the runs up to a step.
 
-    The deciding run may have more records of the same key and partition, which are not loaded yet. They came before
-    those of the runs after it.
+    The deciding run may have more records of the same key and partition, which are not loaded yet. They arrived before
+    the records of later runs.
     """
     for number, run in enumerate(runs):
         is_after = decider is not None and number > decider
@@ -189,7 +241,7 @@ def _merged(spill: Spill, runs: Sequence[SpilledRun], ranks: Int64Array) -> Spil
         left = list(runs)
         while left:
             step, decider = _step(left, EVERYTHING, ranks)
-            pieces = [*_taken(left, step, decider, ranks)]
+            pieces = [*_take_to(left, step, decider, ranks)]
             left = [run for run in left if run.records]
             yield from map(_for_disk, in_order(pieces, ranks, bytes_max=SPILL_BATCH_BYTES))
 

@@ -1,4 +1,4 @@
-"""Records of one partition in memory, as sorted runs, and what may be taken from them."""
+"""Records of one partition in memory, as sorted runs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.release.sorting import Piece, in_order, joined_rows, row_bytes_of
 from kafka_ordered_ops.core.types import INT64_MAX
 
-#: Runs of one partition in memory, before small ones are merged.
+#: Runs of one partition in memory, before small runs are merged.
 RUNS_MAX: Final = 16
-#: So many chunks of about one size are joined, up to so many records: one of a single record needs 10 KB beside its data.
+#: `CHUNKS_JOINED` chunks of about the same size are joined, up to `CHUNK_RECORDS` records: a chunk takes 10 KB besides
+#: its data.
 CHUNKS_JOINED: Final = 16
 CHUNK_RECORDS: Final = 4_096
 
 
 class Bound(NamedTuple):
-    """Records with a smaller key, or with this key and a rank up to this one, lie below it."""
+    """A place in the order. Records with a smaller key, or with this key and a rank up to this rank, are below it."""
 
     key: int
     rank: int
 
 
-#: All records lie below it.
+#: All records are below it.
 EVERYTHING: Final = Bound(INT64_MAX, INT64_MAX)
 
 
 class _Chunk(NamedTuple):
     piece: Piece
-    #: At or below its offsets; None: it is part of a chunk.
+    #: An offset at or below all offsets of the chunk; None for the rest of a split chunk.
     known_min: int | None
     nbytes: int
 
     @property
     def rank(self) -> int:
-        """The size of its size: the same for chunks of about one size."""
+        """The order of magnitude of the size: the same for chunks of about the same size."""
         return (self.piece.keys.size.bit_length() - 1) // 4
 
     @property
@@ -59,7 +60,7 @@ class _Chunk(NamedTuple):
 
 
 class _Run:
-    """Records of one partition whose keys do not fall: chunks, one after the other."""
+    """Records of one partition with ascending keys, in consecutive chunks."""
 
     __slots__ = ("chunks", "last_key", "records")
 
@@ -69,7 +70,7 @@ class _Run:
         self.last_key = self.chunks[-1].last_key
 
     def append(self, chunk: _Chunk) -> int:
-        """Add a chunk; return by how many bytes the run grows."""
+        """Add a chunk; return the number of bytes by which the run grows."""
         self.records += chunk.piece.keys.size
         self.last_key = chunk.last_key
         self.chunks.append(chunk)
@@ -77,18 +78,18 @@ class _Run:
         chunks = self.chunks
         while len(chunks) >= CHUNKS_JOINED and chunks[-CHUNKS_JOINED].rank <= chunks[-1].rank:
             last = [chunks[n] for n in range(-CHUNKS_JOINED, 0)]
-            if sum(one.piece.keys.size for one in last) > CHUNK_RECORDS:
+            if sum(part.piece.keys.size for part in last) > CHUNK_RECORDS:
                 break
             for _ in last:
                 chunks.pop()
             joined = _joined(last)
             chunks.append(joined)
-            grown += joined.nbytes - sum(one.nbytes for one in last)
+            grown += joined.nbytes - sum(part.nbytes for part in last)
         return grown
 
 
 class Lane:
-    """What is held in memory of one partition: runs, in the order in which their records arrived."""
+    """The held records of one partition in memory: runs, in the order in which their records arrived."""
 
     __slots__ = ("_runs", "nbytes", "number", "records")
 
@@ -99,15 +100,23 @@ class Lane:
 
     @property
     def offset_min(self) -> int | None:
-        """An offset at or below all that are held; None: nothing is held."""
+        """An offset at or below all held offsets; None if no record is held."""
         return min((chunk.offset_min for run in self._runs for chunk in run.chunks), default=None)
 
     def rising_keys(self) -> Iterator[Int64Array]:
-        """Yield the keys of its records, each time some that do not fall."""
+        """Yield the keys of the records, in ascending pieces."""
         return (chunk.piece.keys for run in self._runs for chunk in run.chunks)
 
+    def keys_and_offsets(self) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield the keys and offsets of the records, chunk by chunk."""
+        for run in self._runs:
+            for chunk in run.chunks:
+                piece = chunk.piece
+                offsets = cast(Int64Array, piece.rows.column("offset").to_numpy())
+                yield piece.keys, offsets if piece.places is None else offsets[piece.places]
+
     def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int) -> None:
-        """Hold records that came in this order."""
+        """Hold records that arrived in this order."""
         places = None
         if keys.size > 1 and bool(np.any(keys[1:] < keys[:-1])):
             places = np.argsort(keys, kind="stable")
@@ -122,7 +131,7 @@ class Lane:
             self._runs.append(_Run([chunk]))
 
     def take(self, bound: Bound, rank: int) -> Iterator[Piece]:
-        """Take what lies below a bound."""
+        """Take the records below a bound."""
         side: Any = "right" if rank <= bound.rank else "left"
         emptied = False
         for run in self._runs:
@@ -135,7 +144,7 @@ class Lane:
                 run.records -= count
                 self.records -= count
                 if count < chunk.piece.keys.size:
-                    # Its memory is free only when all of the chunk has gone.
+                    # Memory is only freed once the whole chunk is taken.
                     taken, rest = chunk.piece.split(count)
                     run.chunks.appendleft(chunk._replace(piece=rest, known_min=None))
                     yield taken
@@ -147,11 +156,11 @@ class Lane:
             self._runs = [run for run in self._runs if run.chunks]
 
     def compact(self) -> None:
-        """Merge small runs when there are too many: taking looks at each of them."""
+        """Merge small runs if there are too many: `take` looks at each of them."""
         if len(self._runs) <= RUNS_MAX:
             return
-        # The newest ones, back to the first that is larger than all after it: each record is merged again only
-        # into a run of twice the size.
+        # Merge the newest runs, back to a run that is larger than all later ones: a record is only merged again into a
+        # run of twice the size.
         first, newer = len(self._runs) - 1, self._runs[-1].records
         while first and self._runs[first - 1].records <= 2 * newer:
             first -= 1
@@ -176,7 +185,7 @@ class Lane:
 
 
 def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
-    """Return chunks that follow one another as one."""
+    """Return consecutive chunks as one chunk."""
     rows = joined_rows([_gathered(chunk.piece) for chunk in chunks])
     keys = np.concatenate([chunk.piece.keys for chunk in chunks])
     piece = Piece(keys, chunks[0].piece.lanes, rows, row_bytes_of(rows))

@@ -1,6 +1,6 @@
-"""Put pieces of sorted records into one order.
+"""Merge pieces of sorted records into one order.
 
-The order is (key, rank of the partition, offset). Pieces are given in the order in which their records arrived, so a
+The order is (key, rank of the partition, offset). Pieces are in the order in which their records arrived, so a
 stable sort by key and rank leaves the records of one partition by offset, and offsets are never compared.
 """
 
@@ -17,29 +17,29 @@ from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.release.columns import Columns
 from kafka_ordered_ops.core.types import INT64_MAX
 
-#: Records of one batch that is handed out, and their size: few calls, and a small part of what is held.
+#: Records of one returned batch, and their size: few calls, and a small part of the held records.
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 8 * 1024**2
-#: A batch from more parts than these is gathered from joined ones, of so many bytes.
+#: A batch from more parts than `_PARTS_MAX` is gathered from joined parts of `_JOINED_BYTES`.
 _PARTS_MAX: Final = 48
 _JOINED_BYTES: Final = 64 * 1024**2
-#: Slices that have up to so many times the rows that are wanted are copied whole: that costs less than to sort places.
+#: Slices with up to this multiple of the wanted rows are copied whole: that takes less time than sorting places.
 _NEAR: Final = 2
-#: A key; often it is the timestamp, which is no column then.
+#: The size of a key. Often it is the timestamp, which then is not a held column.
 _KEY_BYTES: Final = 8
 
 
 class Piece(NamedTuple):
     """Some records, sorted by (key, rank, offset)."""
 
-    #: What the order goes by first: the timestamp, or the greatest one so far of the partition.
+    #: The first part of the order: the timestamp, or the greatest timestamp of the partition so far.
     keys: Int64Array
-    #: The partition of all records, or of each, as its number.
+    #: The number of the partition, of all records or of each one.
     lanes: int | Int64Array
     rows: pa.RecordBatch
-    #: About the size of one row: to measure rows takes as long as to read them.
+    #: The approximate size of one row: measuring rows takes as long as reading them.
     row_bytes: int
-    #: Where each record is among the rows; None: they lie as they are.
+    #: The index of each record among the rows; None if the rows are in order.
     places: Int64Array | None = None
 
     def split(self, count: int) -> tuple[Piece, Piece]:
@@ -57,12 +57,12 @@ class Piece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """About the size of the records."""
+        """The approximate size of the records."""
         return self.keys.size * self.row_bytes
 
 
 class _Rows:
-    """The rows of some pieces, as if they were one batch."""
+    """The rows of several pieces, addressed as one batch."""
 
     def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
         self._set(parts)
@@ -73,7 +73,7 @@ class _Rows:
         self.starts = np.concatenate(([0], np.cumsum([part.num_rows for part in parts])))
 
     def take(self, places: Int64Array) -> pa.RecordBatch:
-        """Return the rows at these places; any thread may do it."""
+        """Return the rows at these places; thread-safe."""
         if len(self._parts) == 1:
             return _rows_at(self._parts[0], places)
         parts, low, counts = self._spans(places)
@@ -84,7 +84,7 @@ class _Rows:
             slices = [
                 self._parts[n].slice(int(low[n] - self.starts[n]), int(counts[n])) for n in used
             ]
-            # From a place to the same one among the slices.
+            # Convert places among all parts to places among the slices.
             moved = np.cumsum(counts) - counts - low
             return _gathered(slices, places + moved[parts])
         by_place = np.argsort(places, kind="stable")
@@ -99,7 +99,7 @@ class _Rows:
         return _gathered(chosen, back)
 
     def _spans(self, places: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return each place's part; and for each part the first place, and how many there are up to the last one."""
+        """Return the part of each place; and for each part, its first place, and the length of the span to its last one."""
         parts = np.searchsorted(self.starts, places, side="right") - 1
         low, high = self.starts[1:].copy(), self.starts[:-1] - 1
         np.minimum.at(low, parts, places)
@@ -114,7 +114,7 @@ class _Rows:
         return self._offsets[places]
 
     def join_if_scattered(self, places: Int64Array) -> None:
-        """Make few parts of many if rows like these come from very many: taking pays for each part."""
+        """Join parts if rows like these come from very many of them: taking rows takes time for each part."""
         if len(self._parts) <= _PARTS_MAX:
             return
         counts = np.bincount(np.searchsorted(self.starts, places, side="right"))
@@ -127,45 +127,50 @@ class _Rows:
 
 
 class Batch(NamedTuple):
-    """Records in order, gathered when they are wanted."""
+    """Records in order; the rows are gathered on demand."""
 
     source: _Rows
     #: The records, as places in the source.
     places: Int64Array
     keys: Int64Array
     lanes: Int64Array
-    #: About the size of their Arrow data.
+    #: The approximate size of their Arrow data.
     nbytes: int
-    #: What the records are completed to; None: they stay as they are held.
+    #: Completes held rows to all columns; None if the rows stay as they are held.
     columns: Columns | None
 
     @property
     def num_rows(self) -> int:
-        """How many records."""
+        """The number of records."""
         return int(self.places.size)
 
     @property
     def row_bytes(self) -> int:
-        """About the size of one row."""
+        """The approximate size of one row."""
         return -(-self.nbytes // self.num_rows)
 
     def rows(self) -> pa.RecordBatch:
-        """Return the records; any thread may do it."""
+        """Return the records; thread-safe."""
         rows = self.source.take(self.places)
         return rows if self.columns is None else self.columns.whole(rows, self.keys, self.lanes)
 
     def offset_min_of(self, lane: int) -> int | None:
-        """Return the lowest offset of a lane's records; None: it has none."""
-        mine = self.places[self.lanes == lane]
-        return int(self.source.offsets(mine).min()) if mine.size else None
+        """Return the lowest offset of a lane's records; None if it has none."""
+        places = self.places[self.lanes == lane]
+        return int(self.source.offsets(places).min()) if places.size else None
+
+    def keys_and_offsets(self, lane: int) -> tuple[Int64Array, Int64Array]:
+        """Return the keys and offsets of a lane's records."""
+        is_of_lane = self.lanes == lane
+        return self.keys[is_of_lane], self.source.offsets(self.places[is_of_lane])
 
     def without(self, lane: int) -> Batch:
         """Return the records of the other lanes."""
-        kept = self.lanes != lane
-        if kept.all():
+        is_other = self.lanes != lane
+        if is_other.all():
             return self
-        nbytes = self.nbytes * int(np.count_nonzero(kept)) // self.num_rows
-        return self._at(kept, nbytes)
+        nbytes = self.nbytes * int(np.count_nonzero(is_other)) // self.num_rows
+        return self._at(is_other, nbytes)
 
     def split(self, count: int) -> tuple[Batch, Batch]:
         """Return the first records, and the others."""
@@ -186,7 +191,7 @@ def in_order(
     bytes_max: int = BATCH_BYTES,
     columns: Columns | None = None,
 ) -> Iterator[Batch]:
-    """Yield all records of some pieces in order; `ranks` has each lane's place among the partitions."""
+    """Yield all records of the pieces in order; `ranks` has each lane's place among the partitions."""
     if not pieces:
         return
     source = _Rows([piece.rows for piece in pieces])
@@ -199,8 +204,8 @@ def in_order(
     places = order
     if any(piece.places is not None for piece in pieces):
         starts = source.starts[:-1]
-        found = [start + _places_of(one) for start, one in zip(starts, pieces, strict=True)]
-        places = np.concatenate(found)[order]
+        by_piece = [start + _places_of(piece) for start, piece in zip(starts, pieces, strict=True)]
+        places = np.concatenate(by_piece)[order]
     cuts = _cuts(pieces, order, rows_max, bytes_max)
     if len(cuts) > 1:
         first, end, _ = cuts[len(cuts) // 2]
@@ -210,13 +215,13 @@ def in_order(
 
 
 def row_bytes_of(rows: pa.RecordBatch) -> int:
-    """Return about the size of one row and its key."""
-    # `nbytes` looks into each column, which takes as long as to read some of the rows.
+    """Return the approximate size of one row and its key."""
+    # `nbytes` looks into each column, which takes as long as reading some of the rows.
     return -(-rows.get_total_buffer_size() // rows.num_rows) + _KEY_BYTES
 
 
 def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:
-    """Return how many records each lane has in some pieces."""
+    """Return the number of records of each lane in the pieces."""
     counts = np.zeros(lanes, dtype=np.int64)
     for piece in pieces:
         if isinstance(piece.lanes, int):
@@ -230,7 +235,7 @@ def _sorted(keys: Int64Array, ranks: Int64Array) -> Int64Array:
     least, span = int(keys.min()), int(keys.max()) - int(keys.min())
     partitions = int(ranks.max()) + 1
     if span < INT64_MAX // partitions - 1:
-        # One number a record sorts several times as fast as two keys.
+        # One number per record sorts several times as fast as two keys.
         return np.argsort((keys - least) * partitions + ranks, kind="stable")
     return np.lexsort((ranks, keys))
 
@@ -238,7 +243,7 @@ def _sorted(keys: Int64Array, ranks: Int64Array) -> Int64Array:
 def _cuts(
     pieces: Sequence[Piece], order: Int64Array, rows_max: int, bytes_max: int
 ) -> list[tuple[int, int, int]]:
-    """Return ranges of rows that keep both limits, and their bytes; a row larger than the limit is alone."""
+    """Return ranges of rows within both limits, and their bytes; a row larger than the limit has its own range."""
     rows, nbytes = order.size, sum(piece.nbytes for piece in pieces)
     if rows <= rows_max and nbytes <= bytes_max:
         return [(0, rows, nbytes)]
@@ -266,14 +271,14 @@ def _places_of(piece: Piece) -> Int64Array:
 
 
 def _rows_at(rows: pa.RecordBatch, places: Int64Array) -> pa.RecordBatch:
-    # No copy: where times rise, a batch has runs of each partition.
+    # A slice is no copy. With ascending times, a batch has runs of each partition.
     if _is_run(places):
         return rows.slice(int(places[0]), places.size)
     return _gathered([rows], places)
 
 
 def _is_run(places: Int64Array) -> bool:
-    """Return whether places follow one another."""
+    """Return whether places are consecutive."""
     if int(places[-1]) - int(places[0]) + 1 != places.size:
         return False
     return bool(np.all(places[1:] > places[:-1]))
@@ -285,15 +290,15 @@ def joined_rows(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _gathered(parts: Sequence[pa.RecordBatch], places: Int64Array | None) -> pa.RecordBatch:
-    """Return the rows at these places of several batches; None: all, as they lie."""
+    """Return the rows at these places of several batches; None means all rows, in their order."""
     schema = parts[0].schema
     rows = sum(part.num_rows for part in parts) if places is None else places.size
     indices: Any = None if places is None else pa.array(places)
     columns: list[Any] = []
     for n, kind in enumerate(cast(list[Any], schema.types)):
         arrays = [part.column(n) for part in parts]
-        if all(one.null_count == len(one) for one in arrays):
-            # Headers, most of the time.
+        if all(array.null_count == len(array) for array in arrays):
+            # Usually the headers.
             columns.append(pa.nulls(rows, kind))
             continue
         joined: Any = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

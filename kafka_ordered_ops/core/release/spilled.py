@@ -12,17 +12,17 @@ from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.release.lanes import Bound
 from kafka_ordered_ops.core.release.sorting import Piece, count_by_lane, row_bytes_of
 
-#: Columns of a run beside those of the records.
+#: Columns of a run in addition to the columns of the records.
 KEY_COLUMN: Final = "_koo_key"
 LANE_COLUMN: Final = "_koo_lane"
 
 
 class SpilledBatches(Protocol):
-    """A run on disk, as batches that rise from one to the next."""
+    """A run on disk, as batches in ascending order."""
 
     @property
     def num_batches(self) -> int:
-        """How many batches."""
+        """The number of batches."""
 
     @property
     def nbytes(self) -> int:
@@ -36,20 +36,20 @@ class SpilledBatches(Protocol):
 
 
 class Spill(Protocol):
-    """Where records go that memory may not hold; raises `SpillError` when it fails."""
+    """Storage for records that do not fit in memory; raises `SpillError` on failure."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SpilledBatches:
         """Write batches as one run."""
 
 
 class SpilledRun:
-    """A run of several partitions on disk; one batch of it is loaded at a time.
+    """A run of several partitions on disk; one batch is loaded at a time.
 
     Args:
         batches: the records, sorted, with their keys and lanes.
-        first_key: at or below all keys.
-        counts: for each lane, how many records it has.
-        offsets_min: for each lane that has records, an offset at or below theirs.
+        first_key: a key at or below all keys.
+        counts: the number of records of each lane.
+        offsets_min: for each lane with records, an offset at or below their offsets.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SpilledRun:
 
     @property
     def records(self) -> int:
-        """How many records have not been taken."""
+        """The number of records that have not been taken."""
         return int(self.counts.sum())
 
     @property
@@ -78,11 +78,11 @@ class SpilledRun:
         return self._batches.nbytes
 
     def count_of(self, lane: int) -> int:
-        """Return how many records of a lane have not been taken."""
+        """Return the number of records of a lane that have not been taken."""
         return int(self.counts[lane]) if lane < self.counts.size else 0
 
     def load(self, bound: Bound) -> None:
-        """Load the next batch if none is loaded, and it may have records below a bound."""
+        """Load the next batch if none is loaded and the next one may have records below a bound."""
         if self._head is None and self.first_key <= bound.key and self._has_more:
             batch = self._batches.batch(self._next)
             self._next += 1
@@ -93,19 +93,19 @@ class SpilledRun:
             self.first_key = int(keys[0])
 
     def last_loaded(self, ranks: Int64Array) -> Bound | None:
-        """Return the place of the last record that is loaded, if more follow it."""
+        """Return the place of the last loaded record, if more records follow it."""
         if self._head is None or not self._has_more:
             return None
         return Bound(int(self._head.keys[-1]), int(ranks[self._head.lanes][-1]))
 
     def take(self, bound: Bound, ranks: Int64Array) -> Iterator[Piece]:
-        """Take what lies below a bound of what is loaded."""
+        """Take the loaded records below a bound."""
         if self._head is None:
             return
         keys, lanes = self._head.keys, cast(Int64Array, self._head.lanes)
         low = int(np.searchsorted(keys, bound.key, side="left"))
         high = int(np.searchsorted(keys, bound.key, side="right"))
-        # Among records with the bound's key ranks rise.
+        # Among records with the bound's key, ranks are ascending.
         end = low + int(np.searchsorted(ranks[lanes[low:high]], bound.rank, side="right"))
         if not end:
             return
@@ -117,6 +117,21 @@ class SpilledRun:
             yield piece
         if not self.records:
             self.remove()
+
+    def keys_and_offsets(self, lane: int) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield the keys and offsets of a lane's records, batch by batch, without keeping the other columns."""
+        if not self.count_of(lane):
+            return
+        if self._head is not None:
+            is_of_lane = self._head.lanes == lane
+            yield self._head.keys[is_of_lane], _offsets(self._head.rows)[is_of_lane]
+        for number in range(self._next, self._batches.num_batches):
+            batch = self._batches.batch(number)
+            is_of_lane = batch.column(LANE_COLUMN).to_numpy() == lane
+            yield (
+                cast(Int64Array, batch.column(KEY_COLUMN).to_numpy())[is_of_lane],
+                _offsets(batch)[is_of_lane],
+            )
 
     def drop(self, lane: int) -> None:
         """Forget the records of a lane."""
@@ -135,10 +150,14 @@ class SpilledRun:
         return self._next < self._batches.num_batches
 
     def _without_dropped(self, piece: Piece) -> Piece:
-        # What a lane has left is here or further on: with none left, these were dropped.
-        kept = self.counts[piece.lanes] > 0
-        if kept.all():
+        # All records of a lane that are left are here or in later batches: with none left, these were dropped.
+        is_left = self.counts[piece.lanes] > 0
+        if is_left.all():
             return piece
         lanes = cast(Int64Array, piece.lanes)
-        rows = piece.rows.filter(pa.array(kept))
-        return Piece(piece.keys[kept], lanes[kept], rows, piece.row_bytes)
+        rows = piece.rows.filter(pa.array(is_left))
+        return Piece(piece.keys[is_left], lanes[is_left], rows, piece.row_bytes)
+
+
+def _offsets(rows: pa.RecordBatch) -> Int64Array:
+    return cast(Int64Array, rows.column("offset").to_numpy())

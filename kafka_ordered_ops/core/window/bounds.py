@@ -1,13 +1,14 @@
-"""Where a group starts on a topic that it has never read. Each choice is a type, not a magic number."""
+"""Starting offsets: where a group starts on a topic that it has never read. Each choice is a type of its own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from kafka_ordered_ops.core.arguments import check_count, shown
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern, is_selected
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import (
     SPAN_MS_MAX,
@@ -38,7 +39,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The offset that the group has already committed, with any program."""
+    """The offset that the group has committed, whichever program committed it."""
 
     def __str__(self) -> str:
         return "committed"
@@ -90,6 +91,34 @@ class AtOffset:
 
 Bound = Earliest | Latest | Committed | AtTime | Relative | AtOffset
 
+
+@dataclass(frozen=True, slots=True)
+class ByTopic:
+    """A bound for each topic, by its name or by a pattern that it matches; names take precedence."""
+
+    bounds: tuple[tuple[str, Bound], ...]
+    #: Speeds up `of`, which is called for each partition.
+    _named: Mapping[str, Bound] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_named", dict(self.bounds))
+
+    def of(self, topic: str) -> Bound | None:
+        """Return where a topic starts; None if neither its name nor a matching pattern has a bound."""
+        if topic in self._named:
+            return self._named[topic]
+        for name, bound in self.bounds:
+            if is_pattern(name) and is_selected(topic, [name], ()):
+                return bound
+        return None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={bound}" for name, bound in self.bounds)
+
+
+#: Where a group starts: one bound for all topics, or one for each.
+StartingOffsets = Bound | ByTopic
+
 _NAMED: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
 _CHOICES = (
     "'earliest', 'latest', 'committed', a time with a zone such as '2026-11-20T12:00:00Z', a duration before the cutoff "
@@ -99,7 +128,7 @@ _AT_OFFSET = re.compile(r"offset:(\d{1,19})", re.ASCII)
 
 
 def as_bound(value: object) -> Bound | None:
-    """Convert starting offsets given as a bound, as text or as an aware datetime. None stays None.
+    """Convert starting offsets, passed as a bound, as text or as an aware datetime. None stays None.
 
     Raises:
         ConfigError: any other value, such as the class of a bound.
@@ -111,6 +140,40 @@ def as_bound(value: object) -> Bound | None:
     if isinstance(value, datetime):
         return AtTime.of(value)
     raise ConfigError(f"starting_offsets is {shown(value)}: give {_CHOICES}")
+
+
+def as_starting_offsets(value: object, topics: Iterable[str]) -> StartingOffsets | None:
+    """Convert starting offsets, as in `as_bound`, or a mapping from the window's topics to them.
+
+    Raises:
+        ConfigError: as in `as_bound`, or a name that is not one of the topics, or None as a bound.
+    """
+    if isinstance(value, ByTopic):
+        value = dict(value.bounds)
+    if not isinstance(value, Mapping):
+        return as_bound(value)
+    known = set(topics)
+    if not value or (unknown := sorted(set(map(str, value)) - known)):
+        names = ", ".join(unknown[:5]) if value else "nothing"
+        raise ConfigError(
+            f"starting_offsets has {names}, and the topics are {', '.join(sorted(known)[:5])}: name some of them"
+        )
+    bounds = {str(name): as_bound(bound) for name, bound in value.items()}
+    if missing := [name for name, bound in bounds.items() if bound is None]:
+        raise ConfigError(f"starting_offsets of {missing[0]} is None: give {_CHOICES}")
+    return ByTopic(tuple(sorted((name, bound) for name, bound in bounds.items() if bound)))
+
+
+def bound_of(offsets: StartingOffsets | None, topic: str) -> Bound | None:
+    """Return where a topic starts; None if it has no bound."""
+    return offsets.of(topic) if isinstance(offsets, ByTopic) else offsets
+
+
+def bounds_of(offsets: StartingOffsets | None) -> list[Bound]:
+    """Return all bounds of starting offsets."""
+    if isinstance(offsets, ByTopic):
+        return [bound for _, bound in offsets.bounds]
+    return [] if offsets is None else [offsets]
 
 
 def parse_bound(text: str) -> Bound:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: Why a window is covered. Open windows that hold some of the records are named beside it.
+#: Why a window is covered. Callers add the open windows that hold some of its records.
 COVERED_BECAUSE: Final = "other windows have taken its records"
 
 

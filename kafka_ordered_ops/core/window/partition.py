@@ -1,4 +1,4 @@
-"""The folders above a window's own one: the date, or date and hour, that the window is of."""
+"""The folders above a window's own folder: the date, or the date and hour, of the window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.window import Window
 
 _DATE: Final = r"date=\d{4}-\d\d-\d\d"
-#: A number without a zero before it: DuckDB and Hive do not take 09 for one.
+#: A number without a leading zero: DuckDB and Hive do not read 09 as a number.
 _HOUR: Final = r"hour=(?:1?\d|2[0-3])"
 
 DATE_FOLDER: Final = re.compile(_DATE, re.ASCII)
@@ -26,12 +26,13 @@ def check_partition_by(value: object) -> PartitionBy | None:
 
 
 def partition_of(window: Window, partition_by: PartitionBy | None) -> str | None:
-    """Return the folders above a window's folder, ``date=2026-11-20/hour=11``, in UTC; None for none.
+    """Return the folders above a window's folder, ``date=2026-11-20/hour=11``, in UTC; None without `partition_by`.
 
-    They are those of its start. A window without `since` has none: it takes those of its last millisecond.
+    They are the date or hour of the window's start. A window without `since` has the date or hour of its last
+    millisecond.
 
     Raises:
-        ConfigError: the interval goes on in another date or hour, whose readers would not look here.
+        ConfigError: the interval continues in another date or hour, whose readers would not look here.
     """
     if partition_by is None:
         return None
@@ -55,12 +56,14 @@ def partition_kind(partition: str | None) -> PartitionBy | None:
 
 
 def columns_of(partition: str | None) -> list[str]:
-    """Return the columns that readers take these folders for."""
-    return [] if partition is None else [one.partition("=")[0] for one in partition.split("/")]
+    """Return the columns that readers derive from these folders."""
+    return (
+        [] if partition is None else [folder.partition("=")[0] for folder in partition.split("/")]
+    )
 
 
 def is_partition(text: str) -> bool:
-    """Return whether these are folders that `partition_of` makes."""
+    """Return whether the text is a path that `partition_of` returns."""
     return _PARTITION.fullmatch(text) is not None
 
 

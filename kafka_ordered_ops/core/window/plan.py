@@ -7,15 +7,24 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from msgspec import Meta
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.cluster.cluster_facts import is_selected
+from kafka_ordered_ops.core.cluster.names import TOPIC_LENGTH_MAX, is_topic_name
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
-from kafka_ordered_ops.core.names import TOPIC_LENGTH_MAX, is_topic_name
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.packed_ranges import pack, unpack
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError, whole_number
+from kafka_ordered_ops.core.strict_json import (
+    Count,
+    Int32,
+    JsonError,
+    Stored,
+    Text,
+    Texts,
+    whole_number,
+)
 from kafka_ordered_ops.core.time_ranges import LateSteps
 from kafka_ordered_ops.core.times import TIME_MS_MAX
 from kafka_ordered_ops.core.types import (
@@ -26,14 +35,15 @@ from kafka_ordered_ops.core.types import (
     WindowStatus,
 )
 from kafka_ordered_ops.core.window.ownership import Publisher
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.core.window.packed_ranges import pack, unpack
+from kafka_ordered_ops.core.window.window import StoredWindow, Window
 
 _Part = TypeVar("_Part")
 
-#: Version of the plan's JSON. Readers refuse others.
+#: Version of the plan's JSON. Readers refuse other versions.
 PLAN_VERSION: Final = 1
 
-#: Every process that uses a plan holds it in memory, and the ledger stores it.
+#: Limits of a plan: every process that uses it holds it in memory, and the ledger stores it.
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
 PLAN_RANGES_MAX: Final = 10_000_000
 #: Ranges and partitions of a plan whose text is certainly small enough.
@@ -48,73 +58,45 @@ ATTEMPT_MAX: Final = 1 << 60
 #: Kafka's topic ids have 22 characters.
 TOPIC_ID_LENGTH_MAX: Final = 64
 
-#: Ranges in which a partition's share names its late records: they cost a few bytes each.
+#: Ranges of `PartitionPlan.earlier`; each takes a few bytes.
 EARLIER_RANGES_MAX: Final = 256
 
-#: Parts of a split window. More tasks than any scheduler maps; each reports in its own transaction.
+#: Parts of a split window: more than any scheduler maps to tasks. Each part reports in its own transaction.
 PARTS_MAX: Final = 10_000
 
+#: Types of stored fields.
+Attempt = Annotated[int, Meta(ge=0, le=ATTEMPT_MAX)]
+PartsCount = Annotated[int, Meta(ge=1, le=PARTS_MAX)]
+#: As `ranges_to_json` has them.
+Ranges = list[int] | Annotated[str, Meta(max_length=PLAN_BYTES_MAX)]
+#: A time that a clock reported when a record was written, ms since the epoch.
+TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
+TopicId = Annotated[str, Meta(max_length=TOPIC_ID_LENGTH_MAX)]
+TopicName = Annotated[str, Meta(max_length=TOPIC_LENGTH_MAX)]
 
-@dataclass(frozen=True, slots=True)
-class PlanPart:
-    """Which part of a split window a plan is."""
+
+class PlanPart(Stored, frozen=True):
+    """The part of a split window that a plan is for."""
 
     #: From 0.
-    index: int
-    count: int
+    index: Count
+    count: PartsCount
 
     def __str__(self) -> str:
         return f"part {self.index + 1} of {self.count}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {"index": self.index, "count": self.count}
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> PlanPart:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        part = cls(
-            fields.integer("index", least=0), fields.integer("count", least=1, greatest=PARTS_MAX)
-        )
-        fields.done()
-        if part.index >= part.count:
-            raise JsonError(f"part {part.index} of {part.count}")
-        return part
-
-
-@dataclass(frozen=True, slots=True)
-class HeldElsewhere:
+class HeldElsewhere(Stored, frozen=True):
     """Offsets that an open window holds and that another window would otherwise take."""
 
     #: The open window.
-    window_id: str
-    #: An upper bound. Counts offsets, not records: markers and holes are included.
-    offsets: int
+    window_id: Text
+    #: An upper bound for the records: control records and gaps count as well.
+    offsets: Count
     #: Status of the open window when the other window was planned.
     status: WindowStatus
     #: When an attempt last planned, took up or reported the open window, ms since the epoch.
-    touched_at_ms: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {
-            "window_id": self.window_id,
-            "offsets": self.offsets,
-            "status": self.status.value,
-            "touched_at_ms": self.touched_at_ms,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Fields) -> HeldElsewhere:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        held = cls(
-            window_id=fields.text("window_id"),
-            offsets=fields.integer("offsets", least=0),
-            status=fields.choice("status", WindowStatus),
-            touched_at_ms=stored_time_ms(fields, "touched_at_ms"),
-        )
-        fields.done()
-        return held
+    touched_at_ms: TimeMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +105,26 @@ class PartitionPlan:
 
     tp: TopicPartition
     topic_id: str
-    #: The offsets of the window: read exactly these. Includes markers and holes.
+    #: The offsets of the window: read exactly these. They include control records and gaps.
     taken: OffsetSet
     #: Offsets that retention removed before delivery; done with the window, never read.
     lost: OffsetSet
     #: Every offset below it was decided when the window was planned.
     decided_end: int
     #: The first visible record stamped at or after the cutoff, or `decided_end`. Records taken from here on are
-    #: out of order. None: not known, and out-of-order records cannot be counted.
+    #: out of order. None if unknown: out-of-order records cannot be counted then.
     head_end: int | None
     #: Which records are late.
     late: LateSteps
-    #: Epoch of the log's leader when the window was planned; None: not known.
+    #: Epoch of the log's leader when the window was planned; None if unknown.
     leader_epoch: int | None = None
     #: The part of `lost` that was removed before any window read it: its records may have had any time.
     lost_untimed: OffsetSet = EMPTY_SET
-    #: Where the window may hold records stamped before its `since`, with other offsets between them.
+    #: Ranges in which the window may have records stamped before its `since`; they may contain other offsets.
     earlier: OffsetSet = EMPTY_SET
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; ranges as `ranges_to_json` has them."""
+        """Return plain JSON; ranges as `ranges_to_json` returns them."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -152,9 +134,9 @@ class PartitionPlan:
             "decided_end": self.decided_end,
             "head_end": self.head_end,
             "late": self.late.to_json(),
-            **({} if self.leader_epoch is None else {"leader_epoch": self.leader_epoch}),
-            **({"lost_untimed": ranges_to_json(self.lost_untimed)} if self.lost_untimed else {}),
-            **({"earlier": ranges_to_json(self.earlier)} if self.earlier else {}),
+            "leader_epoch": self.leader_epoch,
+            "lost_untimed": ranges_to_json(self.lost_untimed),
+            "earlier": ranges_to_json(self.earlier),
         }
 
     @property
@@ -167,31 +149,42 @@ class PartitionPlan:
         """Whether the plan may take records after one stamped at or after the cutoff."""
         return bool(self.taken) and (self.head_end is None or self.head_end < self.taken.end)
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> PartitionPlan:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        plan = cls(
+
+class _StoredShare(Stored, frozen=True):
+    topic: TopicName
+    partition: Int32
+    topic_id: TopicId
+    taken: Ranges
+    lost: Ranges
+    decided_end: Count
+    head_end: Count | None
+    late: list[int]
+    leader_epoch: Int32 | None
+    lost_untimed: Ranges
+    earlier: Ranges
+
+    @property
+    def plan(self) -> PartitionPlan:
+        return PartitionPlan(
             # These names repeat in each of a hundred thousand windows: keep each string once.
-            tp=TopicPartition(sys.intern(stored_topic(fields)), fields.int32("partition")),
-            topic_id=sys.intern(fields.text("topic_id", length_max=TOPIC_ID_LENGTH_MAX)),
-            taken=stored_ranges(fields, "taken"),
-            lost=stored_ranges(fields, "lost"),
-            decided_end=fields.integer("decided_end", least=0),
-            head_end=fields.integer_or_none("head_end", least=0),
-            late=LateSteps.from_json(fields.integers("late")),
-            leader_epoch=fields.int32("leader_epoch") if fields.has("leader_epoch") else None,
-            lost_untimed=_ranges_or_none(fields, "lost_untimed"),
-            earlier=_ranges_or_none(fields, "earlier"),
+            TopicPartition(sys.intern(stored_topic(self.topic)), self.partition),
+            sys.intern(self.topic_id),
+            ranges_from_json(self.taken),
+            ranges_from_json(self.lost),
+            self.decided_end,
+            self.head_end,
+            LateSteps.from_json(self.late),
+            self.leader_epoch,
+            ranges_from_json(self.lost_untimed),
+            ranges_from_json(self.earlier),
         )
-        fields.done()
-        return plan
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """An exact window: immutable, stored as JSON, and all that a reader needs besides settings.
+    """An exact window: immutable, stored as JSON. A reader needs only the plan and its settings.
 
-    `claim_id` and `attempt` are its fencing token: only the newest attempt of a live claim may commit. `status` is the
+    `claim_id` and `attempt` are the fencing token: only the newest attempt of a live claim may commit. `status` is the
     window's status in the ledger when this value was created.
     """
 
@@ -206,20 +199,22 @@ class WindowPlan:
     partitions: tuple[PartitionPlan, ...]
     #: Open windows of the group that this window steps around.
     stepped_around: tuple[str, ...] = ()
-    #: Those of them that hold offsets which this window would otherwise take.
+    #: The open windows that hold offsets which this window would otherwise take.
     held_by_open: tuple[HeldElsewhere, ...] = ()
     #: Messages for people: offsets restored, records lost, partitions added.
     notes: tuple[str, ...] = ()
-    #: How many timestamps were read for it; for windows planned together, counted on the first one.
+    #: The number of timestamps read for the plan; for windows planned together, the first window has the total.
     scanned: int = 0
-    #: Which part of the window this is; None: the whole window. A part is read and reported, never committed.
+    #: The part of a split window; None for the whole window. A part is read and reported, never committed.
     part: PlanPart | None = None
     #: The ledger that the window is claimed in, as ``cluster id/topic id``; empty in a preview.
     ledger_id: str = ""
-    #: Earlier claims of this window, whose output this claim's may replace: the window was rewound, and planned again.
+    #: Earlier claims of this window whose output may be replaced: the window was rewound, and planned again.
     replaces: tuple[str, ...] = ()
-    #: Whether the output may replace one with more records; see `Policy.allow_fewer`.
+    #: Whether the output may replace an output with more records; see `Policy.allow_fewer`.
     allow_fewer: bool = False
+    #: Whether the commit adopts other programs' commits as the group's progress; see `Policy.on_foreign_commit`.
+    adopts_commits: bool = False
 
     @property
     def cutoff_ms(self) -> int:
@@ -228,7 +223,7 @@ class WindowPlan:
 
     @property
     def isolation(self) -> Isolation:
-        """The isolation: which records count."""
+        """The isolation level: which records count."""
         return self.window.isolation
 
     @property
@@ -258,12 +253,12 @@ class WindowPlan:
 
     @property
     def tells_out_of_order(self) -> bool:
-        """Whether the plan knows of every record whether it is out of order."""
+        """Whether the plan determines, for every record, whether it is out of order."""
         return all(part.head_end is not None for part in self.partitions if part.taken)
 
     @property
     def publisher(self) -> Publisher:
-        """Who asks to replace what readers see of this window."""
+        """The publisher that may replace the published output of this window."""
         claims = (self.claim_id, *self.replaces)
         return Publisher(self.ledger_id, self.group_id, self.window_id, claims)
 
@@ -290,7 +285,8 @@ class WindowPlan:
             "ledger": self.ledger_id,
             "replaces": list(self.replaces),
             "allow_fewer": self.allow_fewer,
-            "held_by_open": [one.to_json() for one in self.held_by_open],
+            "adopts_commits": self.adopts_commits,
+            "held_by_open": [held.to_json() for held in self.held_by_open],
         }
 
     def to_text(self) -> str:
@@ -298,49 +294,9 @@ class WindowPlan:
         return strict_json.dumps(self.to_json())
 
     @classmethod
-    def from_json(cls, fields: Fields) -> WindowPlan:
+    def from_json(cls, value: Any) -> WindowPlan:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        if (version := fields.integer("version")) != PLAN_VERSION:
-            raise JsonVersionError(
-                f"plan version {version}; this package reads version {PLAN_VERSION}"
-            )
-        try:
-            window = Window.from_json(fields.object("window"))
-        except ConfigError as error:
-            raise JsonError(f"window: {error}") from error
-        part = fields.object_or_none("part")
-        plan = cls(
-            group_id=fields.text("group"),
-            window_id=fields.text("window_id"),
-            window=window,
-            claim_id=fields.text("claim_id"),
-            attempt=fields.integer("attempt", least=0, greatest=ATTEMPT_MAX),
-            status=fields.choice("status", WindowStatus),
-            content=fields.choice("content", PlanContent),
-            planned_at_ms=stored_time_ms(fields, "planned_at_ms"),
-            partitions=tuple(
-                bounded_ranges(
-                    map(PartitionPlan.from_json, fields.objects("partitions")),
-                    lambda one: one.ranges,
-                )
-            ),
-            stepped_around=fields.texts("stepped_around"),
-            held_by_open=tuple(map(HeldElsewhere.from_json, fields.objects("held_by_open"))),
-            notes=fields.texts("notes"),
-            scanned=fields.integer("scanned", least=0),
-            part=None if part is None else PlanPart.from_json(part),
-            ledger_id=fields.text("ledger"),
-            replaces=fields.texts("replaces"),
-            allow_fewer=fields.boolean("allow_fewer"),
-        )
-        fields.done()
-        if len({part.tp for part in plan.partitions}) != len(plan.partitions):
-            raise JsonError("the plan has a partition twice")
-        # What may be read is what the caller asked for, whoever wrote the plan.
-        for topic in plan.topics:
-            if not is_selected(topic, window.topics, window.exclude):
-                raise JsonError(f"the plan takes topic {topic}, which its window does not ask for")
-        return plan
+        return StoredPlan.parse(value, "plan").plan
 
     @classmethod
     def from_text(cls, text: str) -> WindowPlan:
@@ -350,28 +306,62 @@ class WindowPlan:
             ConfigError: the text is not a plan of a readable version.
         """
         try:
-            return cls.from_json(
-                Fields(strict_json.loads(text, limit_bytes=PLAN_BYTES_MAX), "plan")
-            )
+            return cls.from_json(strict_json.loads(text, limit_bytes=PLAN_BYTES_MAX))
         except JsonError as error:
             raise ConfigError(f"this is not a window plan: {error}") from error
 
 
-def stored_topic(fields: Fields) -> str:
-    """Return the field `topic`; raise `JsonError` for a name that Kafka allows no topic: the client fails on some."""
-    name = fields.text("topic", length_max=TOPIC_LENGTH_MAX)
+class StoredPlan(Stored, frozen=True, rename={"group_id": "group", "ledger_id": "ledger"}):
+    """The JSON of a `WindowPlan`."""
+
+    what = "the plan"
+
+    version: Literal[1]
+    group_id: Text
+    window_id: Text
+    window: StoredWindow
+    claim_id: Text
+    attempt: Attempt
+    status: WindowStatus
+    content: PlanContent
+    planned_at_ms: TimeMs
+    partitions: list[_StoredShare]
+    stepped_around: Texts
+    held_by_open: tuple[HeldElsewhere, ...]
+    notes: Texts
+    scanned: Count
+    part: PlanPart | None
+    ledger_id: Text
+    replaces: Texts
+    allow_fewer: bool
+    adopts_commits: bool
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The plan; raises `JsonError` if it contradicts itself."""
+        if self.part is not None and self.part.index >= self.part.count:
+            raise JsonError(f"the plan is of part {self.part.index} of {self.part.count}")
+        shares = (share.plan for share in self.partitions)
+        partitions = tuple(bounded_ranges(shares, lambda part: part.ranges))
+        plan = WindowPlan(**self.fields(window=self.window.window, partitions=partitions))
+        if len({part.tp for part in plan.partitions}) != len(plan.partitions):
+            raise JsonError("the plan has a partition twice")
+        # Do not trust the author of the plan: it must only take topics that the window asks for.
+        for topic in plan.topics:
+            if not is_selected(topic, plan.window.topics, plan.window.exclude):
+                raise JsonError(f"the plan takes topic {topic}, which its window does not ask for")
+        return plan
+
+
+def stored_topic(name: str) -> str:
+    """Return a topic name; raise `JsonError` if it is invalid: some names crash the client."""
     if not is_topic_name(name):
         raise JsonError(f"{name!a} is not a topic name")
     return name
 
 
-def stored_time_ms(fields: Fields, name: str) -> int:
-    """Return a time that a clock reported when a record was written, ms since the epoch; raise `JsonError`."""
-    return fields.integer(name, least=0, greatest=TIME_MS_MAX)
-
-
 def check_plan_size(plan: WindowPlan) -> None:
-    """Raise `PlanTooLargeError` for a plan with too many ranges or bytes, naming the largest topic."""
+    """Raise `PlanTooLargeError` for a plan with too many ranges or bytes; the error has the largest topic."""
     by_topic = dict.fromkeys(plan.topics, 0)
     for part in plan.partitions:
         by_topic[part.tp.topic] += part.ranges
@@ -381,7 +371,7 @@ def check_plan_size(plan: WindowPlan) -> None:
         return
     worst = max(by_topic, key=lambda topic: by_topic[topic])
     partitions = len(plan.partitions)
-    # A range of a partition with many takes a few bits, and a partition some hundred bytes.
+    # In a partition with many ranges, each takes a few bits; a partition takes about a hundred bytes.
     reason = (
         f"they are of {partitions:,} partitions. Plan fewer topics in one window"
         if ranges <= 2 * partitions
@@ -397,18 +387,18 @@ def check_plan_size(plan: WindowPlan) -> None:
 
 
 def newest_attempt(plan: WindowPlan, result: object) -> int:
-    """Return the newest attempt of a window that the ledger knows of: hosts number their replays freely."""
-    found: list[object] = [plan.attempt]
+    """Return the newest attempt of a window in the ledger: hosts choose the numbers of their replays."""
+    attempts: list[object] = [plan.attempt]
     if isinstance(result, Mapping):
         parts = result.get("parts")
-        for one in (result, result.get("write"), *(parts if isinstance(parts, list) else ())):
-            if isinstance(one, Mapping):
-                found.append(one.get("attempt"))
-    return max(one for one in found if isinstance(one, int))
+        for report in (result, result.get("write"), *(parts if isinstance(parts, list) else ())):
+            if isinstance(report, Mapping):
+                attempts.append(report.get("attempt"))
+    return max(attempt for attempt in attempts if isinstance(attempt, int))
 
 
 def ranges_to_json(offsets: OffsetSet) -> list[int] | str:
-    """Encode ranges as start, length, gap, length, ...; many of them as text: their number, a colon, packed in base64."""
+    """Encode ranges as start, length, gap, length, ...; many ranges as text: their number, a colon, packed base64."""
     if len(offsets) > _PLAIN_RANGES_MAX:
         return f"{len(offsets)}:{base64.b64encode(pack(offsets)).decode()}"
     edges = offsets.edges
@@ -416,7 +406,7 @@ def ranges_to_json(offsets: OffsetSet) -> list[int] | str:
 
 
 def ranges_from_json(stored: list[int] | str) -> OffsetSet:
-    """Return the inverse of `ranges_to_json`; raise `JsonError`."""
+    """Decode ranges of `ranges_to_json`; raise `JsonError` if they are invalid."""
     if isinstance(stored, str):
         number, _, packed = stored.partition(":")
         ranges = whole_number(
@@ -434,23 +424,14 @@ def ranges_from_json(stored: list[int] | str) -> OffsetSet:
     return OffsetSet.from_edges(edges)
 
 
-def stored_ranges(fields: Fields, name: str) -> OffsetSet:
-    """Return the set in a field; raise `JsonError`."""
-    return ranges_from_json(fields.integers_or_text(name, length_max=PLAN_BYTES_MAX))
-
-
 def bounded_ranges(parts: Iterable[_Part], ranges_of: Callable[[_Part], int]) -> Iterator[_Part]:
-    """Yield the parts of a record; raise `JsonError` as soon as they have too many ranges: packed ones take no room."""
+    """Yield the parts of a record; raise `JsonError` as soon as they have too many ranges: packed ranges take few bytes."""
     ranges = 0
     for part in parts:
         ranges += ranges_of(part)
         if ranges > PLAN_RANGES_MAX:
             raise JsonError(f"more than {PLAN_RANGES_MAX:,} ranges")
         yield part
-
-
-def _ranges_or_none(fields: Fields, name: str) -> OffsetSet:
-    return stored_ranges(fields, name) if fields.has(name) else EMPTY_SET
 
 
 def check_not_covered(plan: WindowPlan) -> None:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
     as_moment,
-    as_names,
     as_span,
     check_choice,
     check_flag,
-    check_text,
     shown,
 )
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.names import check_topic
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.cluster.names import as_topics
+from kafka_ordered_ops.core.errors import ConfigError, CutoffInFutureError
+from kafka_ordered_ops.core.masked import shown_fields
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
+from kafka_ordered_ops.core.templates import check_rendered, if_literal, is_literal
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import (
     duration_text,
@@ -29,22 +29,18 @@ from kafka_ordered_ops.core.times import (
     time_text,
 )
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Bound, as_bound
-
-#: Longest window id: shown in tables and hashed into paths, never used in paths unchanged.
-WINDOW_ID_LENGTH_MAX: Final = 512
-
-#: What `folder_name` makes, and `safe_name` of an id alone.
-_FOLDER_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,100}-)?([0-9a-f]{12})")
-
-#: Ledger names that differ from the argument's name: the ledger keeps the names of its first version.
-_ARGUMENTS: Final = {"start": "starting_offsets", "allowed_lateness": "max_out_of_orderness"}
+from kafka_ordered_ops.core.window.bounds import (
+    Bound,
+    ByTopic,
+    StartingOffsets,
+    as_starting_offsets,
+)
 
 
 # A constructor instead of generated fields, because arguments may be one topic name and text.
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Window:
-    """A request to a group: every record stamped before `cutoff` that the group has not been given yet.
+    """A request of a group: every record stamped before `cutoff` that no earlier window of the group has taken.
 
     With `since`, a window takes records stamped from `since` up to the cutoff, and *late* records: stamped earlier, in
     an interval that the group has planned and that does not hold them. Each record is in one window. Records that no
@@ -52,9 +48,10 @@ class Window:
 
     Args:
         topics: names, or regular expressions that begin with ``^`` and must match a whole name.
-        cutoff: exclusive end in time, with a zone.
-        since: inclusive start in time; None: no start.
-        starting_offsets: where to begin on topics that the group has never planned; required then, ignored later.
+        cutoff: exclusive end in time, with a zone. Airflow and Dagster set the times of a window without one.
+        since: inclusive start in time; None means no start.
+        starting_offsets: where to begin on topics that the group has never planned; required then, ignored later. One
+            bound, or a mapping of bounds by topic: ``{"orders": "earliest", "rates": "-PT1H"}``.
         max_out_of_orderness: None reads every timestamp up to the end offset, so no record stamped before the
             cutoff is left. A duration ends the scan at the first record stamped at or after cutoff + duration;
             records after that one go to a later window.
@@ -71,8 +68,8 @@ class Window:
     """
 
     topics: tuple[str, ...]
-    cutoff: datetime
-    starting_offsets: Bound | None
+    cutoff: datetime | None
+    starting_offsets: StartingOffsets | None
     max_out_of_orderness: timedelta | None
     isolation: Isolation
     exclude: tuple[str, ...]
@@ -84,8 +81,12 @@ class Window:
     def __init__(
         self,
         topics: str | Sequence[str],
-        cutoff: datetime | str,
-        starting_offsets: Bound | datetime | str | None = None,
+        cutoff: datetime | str | None = None,
+        starting_offsets: StartingOffsets
+        | datetime
+        | str
+        | Mapping[str, Bound | datetime | str]
+        | None = None,
         max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
@@ -95,14 +96,18 @@ class Window:
         sweep: bool = False,
     ) -> None:
         checked = {
-            "topics": _topics(topics, what="topics"),
+            "topics": if_literal(topics, partial(as_topics, what="topics")),
             # Stored in UTC and whole milliseconds, so that it compares equal to the value read back.
-            "cutoff": as_moment(cutoff, what="cutoff"),
-            "starting_offsets": as_bound(starting_offsets),
-            "max_out_of_orderness": _out_of_orderness(max_out_of_orderness),
-            "isolation": check_choice(isolation, Isolation, what="isolation"),
-            "exclude": _topics(exclude, what="exclude"),
-            "on_data_loss": check_choice(on_data_loss, OnDataLoss, what="on_data_loss"),
+            "cutoff": None if cutoff is None else as_moment(cutoff, what="cutoff"),
+            "starting_offsets": starting_offsets,
+            "max_out_of_orderness": if_literal(max_out_of_orderness, _out_of_orderness),
+            "isolation": if_literal(
+                isolation, partial(check_choice, kind=Isolation, what="isolation")
+            ),
+            "exclude": if_literal(exclude, partial(as_topics, what="exclude")),
+            "on_data_loss": if_literal(
+                on_data_loss, partial(check_choice, kind=OnDataLoss, what="on_data_loss")
+            ),
             "allow_future_cutoff": check_flag(allow_future_cutoff, what="allow_future_cutoff"),
             "since": None if since is None else as_moment(since, what="since"),
             "sweep": check_flag(sweep, what="sweep"),
@@ -113,21 +118,53 @@ class Window:
             raise ConfigError(
                 f"topics is {shown(topics)}: give a name or pattern, or a list of at least one of them"
             )
+        if is_literal((self.topics, starting_offsets)):
+            bounds = as_starting_offsets(starting_offsets, self.topics)
+            object.__setattr__(self, "starting_offsets", bounds)
         if self.since is not None:
             self._check_interval(self.since)
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:
             raise ConfigError("a sweep takes every record that no interval covers: leave out since")
-        if time_ms(since, what="since") >= time_ms(self.cutoff, what="cutoff"):
+        if self.cutoff is None:
+            raise ConfigError(f"since is {since.isoformat()}, and there is no cutoff: give both")
+        if time_ms(since, what="since") >= self.cutoff_ms:
             raise ConfigError(
                 f"since {since.isoformat()} is not before the cutoff {self.cutoff.isoformat()}: the interval "
                 "is empty"
             )
 
+    def at(self, cutoff: datetime, since: datetime | None = None) -> Window:
+        """Return the window with these times; raise `ConfigError` for an empty interval."""
+        return replace(self, cutoff=cutoff, since=since)
+
+    def __repr__(self) -> str:
+        # Text as long as it is a template.
+        topics: Any = self.topics
+        return shown_fields(
+            self,
+            topics=topics if isinstance(topics, str) else [*topics],
+            cutoff=None if self.cutoff is None else self.cutoff.isoformat(),
+            since=None if self.since is None else self.since.isoformat(),
+            starting_offsets=None if self.starting_offsets is None else str(self.starting_offsets),
+            max_out_of_orderness=None
+            if self.max_out_of_orderness is None
+            else str(self.max_out_of_orderness),
+            isolation=None if self.isolation is Isolation.READ_COMMITTED else str(self.isolation),
+            exclude=self.exclude,
+            on_data_loss=None if self.on_data_loss is OnDataLoss.FAIL else str(self.on_data_loss),
+            allow_future_cutoff=self.allow_future_cutoff or None,
+            sweep=self.sweep or None,
+        )
+
     @property
     def cutoff_ms(self) -> int:
-        """The cutoff in milliseconds since the epoch."""
+        """The cutoff in milliseconds since the epoch; raises `ConfigError` without one."""
+        if self.cutoff is None:
+            raise ConfigError(
+                f"the window of {', '.join(self.topics[:5])} has no cutoff: give Window(..., cutoff=...)"
+            )
         return time_ms(self.cutoff, what="cutoff")
 
     @property
@@ -143,7 +180,7 @@ class Window:
 
     @property
     def mode(self) -> Mode | None:
-        """The mode of the groups it belongs to; None for a sweep, which fits any group."""
+        """The mode of groups that plan such windows; None for a sweep, which fits any group."""
         if self.sweep:
             return None
         return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
@@ -166,8 +203,8 @@ class Window:
             "since": None if (since_ms := self.since_ms) is None else time_text(since_ms),
             "cutoff": time_text(self.cutoff_ms),
             "sweep": self.sweep,
-            "start": None if self.starting_offsets is None else str(self.starting_offsets),
-            "allowed_lateness": None
+            "starting_offsets": _offsets_json(self.starting_offsets),
+            "max_out_of_orderness": None
             if out_of_orderness_ms is None
             else duration_text(out_of_orderness_ms),
             "isolation": self.isolation.value,
@@ -176,37 +213,20 @@ class Window:
         }
 
     @classmethod
-    def from_json(cls, fields: Fields) -> Window:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid or `ConfigError`."""
-        window = cls(
-            topics=fields.texts("topics"),
-            exclude=fields.texts("exclude"),
-            since=fields.text_or_none("since"),
-            cutoff=fields.text("cutoff"),
-            sweep=fields.boolean("sweep"),
-            starting_offsets=fields.text_or_none("start"),
-            max_out_of_orderness=fields.text_or_none("allowed_lateness"),
-            isolation=fields.choice("isolation", Isolation),
-            on_data_loss=fields.choice("on_data_loss", OnDataLoss),
-            allow_future_cutoff=fields.boolean("allow_future_cutoff"),
-        )
-        fields.done()
-        return window
+    def from_json(cls, value: Any) -> Window:
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
+        return StoredWindow.parse(value, "window").window
 
     def differences(self, other: Window) -> dict[str, tuple[Any, Any]]:
-        """Return the fields by which two windows ask for different records: (this window's, the other's)."""
-        mine, theirs = self._identity(), other._identity()
-        return {
-            _ARGUMENTS.get(name, name): (mine[name], theirs[name])
-            for name in mine
-            if mine[name] != theirs[name]
-        }
+        """Return the fields in which two windows ask for different records: (this window's, the other's)."""
+        own, theirs = self._identity(), other._identity()
+        return {name: (own[name], theirs[name]) for name in own if own[name] != theirs[name]}
 
     @property
     def question_digest(self) -> str:
-        """A digest of what the window asks for; starting offsets only matter at a group's first plan, and are left out."""
+        """A digest of the request, without starting offsets, which only matter at a group's first plan."""
         question = self._identity()
-        del question["start"]
+        del question["starting_offsets"]
         return hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()[:16]
 
     def _identity(self) -> dict[str, Any]:
@@ -215,64 +235,53 @@ class Window:
         return neutral.to_json()
 
 
-def default_window_id(group_id: str, window: Window) -> str:
-    """Return the default id: the same request of the same group gets the same id.
+class StoredWindow(Stored, frozen=True):
+    """The JSON of a `Window`."""
 
-    Starting offsets are left out: they only matter at the group's first plan, and a later call without them asks for
-    the same window.
-    """
-    question = {
-        "group": group_id,
-        "topics": list(window.topics),
-        "exclude": list(window.exclude),
-        "since_ms": window.since_ms,
-        "cutoff_ms": window.cutoff_ms,
-        "sweep": window.sweep,
-    }
-    digest = hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()
-    return f"{time_text(window.cutoff_ms)}-{digest[:12]}"
+    topics: Texts
+    exclude: Texts
+    since: Text | None
+    cutoff: Text
+    sweep: bool
+    starting_offsets: Text | dict[str, Text] | None
+    max_out_of_orderness: Text | None
+    isolation: Isolation
+    on_data_loss: OnDataLoss
+    allow_future_cutoff: bool
 
-
-def check_window_id(window_id: str) -> str:
-    """Return the id itself; raise `ConfigError` if it is empty, too long or has control characters."""
-    return check_text(window_id, what="window id", length_max=WINDOW_ID_LENGTH_MAX)
-
-
-def safe_name(text: str) -> str:
-    """Return a file name for any id: a readable beginning, and a digest that keeps different ids apart."""
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
-    digest = id_digest(text)
-    return f"{readable}-{digest}" if readable else digest
-
-
-def folder_name(window_id: str, window: Window) -> str:
-    """Return the name of a window's folder: the times that it asks for, and a digest of its id.
-
-    Windows of one kind sort by time: ``2026-11-20T11-00-00Z_2026-11-20T12-00-00Z-<digest>`` with `since`, else
-    ``2026-11-20T12-00-00Z-<digest>``. A colon is not allowed in HDFS and on Windows, and Hive and Spark escape it.
-    """
-    bounds = [window.cutoff_ms] if window.since_ms is None else [window.since_ms, window.cutoff_ms]
-    # Milliseconds follow an underscore, which sorts after the Z of a whole second.
-    times = "_".join(time_text(bound).replace(":", "-").replace(".", "_") for bound in bounds)
-    return f"{times}-{id_digest(window_id)}"
-
-
-def digest_in(folder: str) -> str | None:
-    """Return the digest of the window's id in a folder's name, whatever its times; None for no name of a window."""
-    found = _FOLDER_NAME.fullmatch(folder)
-    return None if found is None else found[1]
-
-
-def id_digest(window_id: str) -> str:
-    """Return the digest that ends the name of a window's folder."""
-    return hashlib.sha256(window_id.encode()).hexdigest()[:12]
+    @property
+    def window(self) -> Window:
+        """The window; raises `JsonError` for an invalid one."""
+        try:
+            return Window(**self.fields())
+        except ConfigError as error:
+            raise JsonError(f"window: {error}") from error
 
 
 def check_window(value: object) -> Window:
-    """Return the window itself; raise `ConfigError` for anything else."""
+    """Return the window unchanged; raise `ConfigError` for anything else, or a window without a cutoff."""
     if not isinstance(value, Window):
         raise ConfigError(f"window is {shown(value)}: give a Window")
+    check_rendered(value, "the window")
+    _ = value.cutoff_ms
     return value
+
+
+def check_cutoff(window: Window, now_ms: int) -> None:
+    """Raise `CutoffInFutureError` if the cutoff has not passed, unless the window allows it."""
+    if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
+        raise CutoffInFutureError(
+            f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
+            "before it may still be written. Retry when it has passed",
+            cutoff_ms=window.cutoff_ms,
+            now_ms=now_ms,
+        )
+
+
+def _offsets_json(offsets: StartingOffsets | None) -> str | dict[str, str] | None:
+    if isinstance(offsets, ByTopic):
+        return {name: str(bound) for name, bound in offsets.bounds}
+    return None if offsets is None else str(offsets)
 
 
 def _out_of_orderness(value: object) -> timedelta | None:
@@ -284,10 +293,3 @@ def _out_of_orderness(value: object) -> timedelta | None:
             f"max_out_of_orderness {span} is not in whole milliseconds, as Kafka's timestamps are: round it"
         )
     return span
-
-
-def _topics(value: object, *, what: str) -> tuple[str, ...]:
-    names = as_names(value, what=what)
-    for name in names:
-        check_topic(name, what=what)
-    return tuple(sorted(set(names)))

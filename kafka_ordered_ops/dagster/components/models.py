@@ -4,12 +4,11 @@
 
 import importlib
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import dagster as dg
 from dagster.components.resolved.core_models import (
@@ -22,37 +21,36 @@ from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.check import CHECK_NAME
+from kafka_ordered_ops.dagster.components.values import hidden_setting, job_of_file
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.sensor import PARTITIONS_MAX
-from kafka_ordered_ops.hosting.window_spec import span_of
-
-#: One variable and nothing else: resolved when a run begins, and shown by its name only.
-_VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
+from kafka_ordered_ops.spec.asked import span_of
+from kafka_ordered_ops.spec.jobs import Application, Copy
 
 #: A client's settings in YAML.
 Setting = str | bool | int | float
 
 
-def _check_fields(given: object, model: type[Any], name: str) -> None:
-    """Raise `ConfigError` for a text: Dagster accepts text for any field, because it may be a template."""
-    if not isinstance(given, model):
-        raise ConfigError(f"{name} is a mapping of fields, not {given!r}")
+def _check_fields(value: object, model: type[Any], name: str) -> None:
+    """Raise `ConfigError` for text: Dagster accepts text for any field, because it may be a template."""
+    if not isinstance(value, model):
+        raise ConfigError(f"{name} is a mapping of fields, not {value!r}")
 
 
 # --- choices -----------------------------------------------------------------------------------------
 
 
 def choice(kind: type[StrEnum], what: str) -> dg.Resolver:
-    """Return the resolver of a choice, given as text or template: ``dg check yaml`` refuses any other text."""
+    """Return the resolver of a choice, written as text or a template: ``dg check yaml`` refuses any other text."""
 
     def resolve(context: dg.ResolutionContext, value: Any) -> StrEnum:
         return check_choice(context.resolve_value(value), kind, what=what)
 
-    words = [one.value for one in kind]
+    words = [member.value for member in kind]
     pattern = rf"^({'|'.join(words)})$|\{{\{{"
     # The first versions of Dagster 1.13 lack this parameter; there `dg check defs` finds the error.
-    can_say = "json_schema_extra" in inspect.signature(dg.Resolver).parameters
-    more: dict[str, Any] = {"json_schema_extra": {"pattern": pattern}} if can_say else {}
+    takes_schema = "json_schema_extra" in inspect.signature(dg.Resolver).parameters
+    more: dict[str, Any] = {"json_schema_extra": {"pattern": pattern}} if takes_schema else {}
     return dg.Resolver(resolve, model_field_type=str, examples=words, **more)
 
 
@@ -76,34 +74,19 @@ def settings_of(context: dg.ResolutionContext, config: Mapping[str, Setting]) ->
 
     Passwords are therefore resolved at run time, and Dagster shows only the variable's name.
     """
-    return {name: _setting(context, value) for name, value in config.items()}
-
-
-def options_of(
-    context: dg.ResolutionContext, options: Mapping[str, Setting] | None
-) -> dict[str, Any] | None:
-    """Return storage options as text; environment variables stay unresolved, as in `settings_of`."""
-    return None if options is None else settings_of(context, options)
-
-
-def _setting(context: dg.ResolutionContext, value: Setting) -> Any:
-    if isinstance(value, str):
-        if variable := _VARIABLE.fullmatch(value.strip()):
-            return dg.EnvVar(variable[1])
-        return str(context.resolve_value(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {name: hidden_setting(context, value) for name, value in config.items()}
 
 
 def _kafka_of(
-    context: dg.ResolutionContext, given: KafkaSettingsModel | None
+    context: dg.ResolutionContext, model: KafkaSettingsModel | None
 ) -> KafkaResource | None:
-    if given is None:
+    if model is None:
         return None
-    _check_fields(given, KafkaSettingsModel, "kafka")
-    topic: Any = given.ledger_topic
+    _check_fields(model, KafkaSettingsModel, "kafka")
+    topic: Any = model.ledger_topic
     return KafkaResource(
-        config=settings_of(context, given.config),
-        settings_allowed=list(context.resolve_value(given.settings_allowed)),
+        config=settings_of(context, model.config),
+        settings_allowed=list(context.resolve_value(model.settings_allowed)),
         ledger_topic=context.resolve_value(topic),
     )
 
@@ -114,7 +97,7 @@ ResolvedKafka = Annotated[
     dg.Resolver(
         _kafka_of,
         model_field_type=KafkaSettingsModel | None,
-        description="The cluster; by default that of the resource `kafka_resource`.",
+        description="The cluster; by default the cluster of the resource `kafka_resource`.",
     ),
 ]
 
@@ -147,7 +130,7 @@ def _condition_of(
     value: Any = context.resolve_value(text or "") or None
     if value is not None and not isinstance(value, dg.AutomationCondition):
         raise ConfigError(
-            f"{value!r} is not an automation condition: give a template that makes one, such as "
+            f"{value!r} is not an automation condition: give a template that returns one, such as "
             '"{{ dg.AutomationCondition.eager() }}"'
         )
     return value
@@ -181,20 +164,20 @@ class LiveSensorModel(dg.Model):
 
 
 def _sensor_of(
-    context: dg.ResolutionContext, given: LiveSensorModel | None
+    context: dg.ResolutionContext, model: LiveSensorModel | None
 ) -> dict[str, Any] | None:
-    if given is None:
+    if model is None:
         return None
-    _check_fields(given, LiveSensorModel, "sensor")
-    status = dg.DefaultSensorStatus.RUNNING if given.running else dg.DefaultSensorStatus.STOPPED
+    _check_fields(model, LiveSensorModel, "sensor")
+    status = dg.DefaultSensorStatus.RUNNING if model.running else dg.DefaultSensorStatus.STOPPED
     return {
-        "name": context.resolve_value(given.name or "") or None,
-        "lookback": _span_of(context, given.lookback, "lookback"),
-        "every": _span_of(context, given.every, "every"),
-        "partitions_max": given.partitions_max,
-        "minimum_interval_seconds": given.minimum_interval_seconds,
+        "name": context.resolve_value(model.name or "") or None,
+        "lookback": _span_of(context, model.lookback, "lookback"),
+        "every": _span_of(context, model.every, "every"),
+        "partitions_max": model.partitions_max,
+        "minimum_interval_seconds": model.minimum_interval_seconds,
         "default_status": status,
-        "tags": context.resolve_value(dict(given.tags)),
+        "tags": context.resolve_value(dict(model.tags)),
     }
 
 
@@ -217,12 +200,12 @@ class LiveCheckModel(dg.Model):
     blocking: bool = True
 
 
-def _check_of(context: dg.ResolutionContext, given: LiveCheckModel | None) -> dict[str, Any] | None:
-    if given is None:
+def _check_of(context: dg.ResolutionContext, model: LiveCheckModel | None) -> dict[str, Any] | None:
+    if model is None:
         return None
-    _check_fields(given, LiveCheckModel, "check")
-    lag = _span_of(context, given.lag, "lag")
-    return {"name": given.name, "lag": lag, "blocking": given.blocking}
+    _check_fields(model, LiveCheckModel, "check")
+    lag = _span_of(context, model.lag, "lag")
+    return {"name": model.name, "lag": lag, "blocking": model.blocking}
 
 
 #: The arguments of a check.
@@ -258,16 +241,16 @@ class RetriesModel(dg.Model):
     jitter: Literal["full", "plus_minus"] | None = None
 
 
-def _retries_of(context: dg.ResolutionContext, given: RetriesModel | None) -> dg.RetryPolicy | None:
-    if given is None:
+def _retries_of(context: dg.ResolutionContext, model: RetriesModel | None) -> dg.RetryPolicy | None:
+    if model is None:
         return None
-    _check_fields(given, RetriesModel, "retry_policy")
-    delay = _span_of(context, given.delay, "delay")
+    _check_fields(model, RetriesModel, "retry_policy")
+    delay = _span_of(context, model.delay, "delay")
     return dg.RetryPolicy(
-        max_retries=given.max_retries,
+        max_retries=model.max_retries,
         delay=None if delay is None else delay.total_seconds(),
-        backoff=None if given.backoff is None else dg.Backoff(given.backoff.upper()),
-        jitter=None if given.jitter is None else dg.Jitter(given.jitter.upper()),
+        backoff=None if model.backoff is None else dg.Backoff(model.backoff.upper()),
+        jitter=None if model.jitter is None else dg.Jitter(model.jitter.upper()),
     )
 
 
@@ -292,8 +275,8 @@ class WindowOp(dg.Resolvable):
 
     def options(self) -> dict[str, Any]:
         """Return arguments of `dagster.multi_asset` for which the asset has no parameter."""
-        given = {"op_tags": self.tags, "retry_policy": self.retry_policy}
-        return {name: value for name, value in given.items() if value is not None}
+        options = {"op_tags": self.tags, "retry_policy": self.retry_policy}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 # --- functions and topics --------------------------------------------------------------------------
@@ -303,7 +286,7 @@ def function_of(context: dg.ResolutionContext, name: str | None) -> Callable[...
     """Return a function by its name: in a module, or, after a dot, in a module beside the YAML file.
 
     Raises:
-        ConfigError: the name is not that of a function.
+        ConfigError: the name does not lead to a function.
     """
     if name is None:
         return None
@@ -312,27 +295,19 @@ def function_of(context: dg.ResolutionContext, name: str | None) -> Callable[...
         load = dg.ComponentLoadContext.from_resolution_context(context)
         home = load.defs_relative_module_name(load.path)
         module = f"{home}{module}" if module else home
-    found = getattr(importlib.import_module(module), function, None) if module else None
-    if not callable(found):
-        raise ConfigError(f"function {name!r} is not the name of a function as module.function")
-    return found  # type: ignore[no-any-return]
+    target = getattr(importlib.import_module(module), function, None) if module else None
+    if not callable(target):
+        raise ConfigError(f"function {name!r} does not name a function: give module.function")
+    return target  # type: ignore[no-any-return]
 
 
-def _file_of(context: dg.ResolutionContext, path: str | None) -> str | None:
-    value: Any = context.resolve_value(path or "")
-    return str(context.resolve_source_relative_path(value)) if value else None
+def _file_of(context: dg.ResolutionContext, path: str) -> str:
+    return str(context.resolve_source_relative_path(path))
 
 
-#: A Spark application: its path, relative to the YAML file, as scripts in Dagster's own components.
-ResolvedApplication = Annotated[
-    str | None,
-    dg.Resolver(
-        _file_of,
-        model_field_type=str | None,
-        description="A Spark application that gets its windows: a Python file beside this file, or below it.",
-        examples=["job.py"],
-    ),
-]
+#: A job, by the fields of `Application` or `Copy`: the file is named relative to the YAML file, as scripts in Dagster's
+#: own components.
+ResolvedJob = Annotated[Application | Copy | None, job_of_file(_file_of)]
 
 
 #: The prefix of the topics' keys in the graph of assets.

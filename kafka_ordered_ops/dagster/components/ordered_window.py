@@ -3,9 +3,9 @@
 # Annotations are values here: Dagster reads a component's YAML by them.
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.resolved.core_models import (
@@ -17,33 +17,30 @@ from dagster.components.resolved.core_models import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.types import (
-    Isolation,
-    OnCovered,
-    OnDataLoss,
-    OnForeignCommit,
-    OnOpenClaim,
-)
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
 from kafka_ordered_ops.dagster.assets import ordered_window_asset
 from kafka_ordered_ops.dagster.automation import catch_up_condition
 from kafka_ordered_ops.dagster.check import partitions_live_check
 from kafka_ordered_ops.dagster.components.models import (
-    ResolvedApplication,
     ResolvedBackfillPolicy,
     ResolvedCheck,
     ResolvedCondition,
-    ResolvedIsolation,
+    ResolvedJob,
     ResolvedKafka,
     ResolvedKafkaName,
     ResolvedSensor,
     ResolvedTopicPrefix,
-    Setting,
     WindowOp,
     choice,
     function_of,
-    options_of,
     span,
     topic_key_below,
+)
+from kafka_ordered_ops.dagster.components.values import (
+    ResolvedFolder,
+    ResolvedPolicy,
+    ResolvedTable,
+    ResolvedWindow,
 )
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
@@ -51,9 +48,10 @@ from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-from kafka_ordered_ops.hosting.arguments import with_known_fields
+from kafka_ordered_ops.delivery.arguments import with_known_fields
 from kafka_ordered_ops.spark.job_checks import check_application
 from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.spec.jobs import Application
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
@@ -66,9 +64,8 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
             request,
             {
                 "key": name,
-                "topics": [name],
+                "window": {"topics": [name], "starting_offsets": "earliest"},
                 "group_id": f"dagster-{name}",
-                "starting_offsets": "earliest",
                 "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
                 "output": f"/tmp/lake/{name}",
                 "on_not_live": "fail",
@@ -83,22 +80,16 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
 class OrderedWindowComponent(dg.Component, dg.Resolvable):
     """Delivers exactly planned windows of Kafka topics, in order, as an asset's partitions.
 
-    It copies the records unchanged into Parquet files below `output`, or submits a Spark `application`. To do
+    It copies the records unchanged into Parquet files below `output`, or submits a Spark application as its `job`. To do
     something else, name a `function`, or derive your own component and override `execute`.
 
-    The fields are the arguments of `build_ordered_window_asset`, spans as ISO 8601 text.
+    The fields are the arguments of `build_ordered_window_asset`: values by their fields, spans as ISO 8601 text.
 
     Raises:
         ConfigError: invalid settings.
     """
 
     key: dg.ResolvedAssetKey
-    topics: Annotated[
-        Sequence[str],
-        dg.Resolver.default(
-            description="Names, or regular expressions that begin with ^.", examples=[["orders"]]
-        ),
-    ]
     group_id: Annotated[
         str,
         dg.Resolver.default(
@@ -117,94 +108,32 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             description="Intervals of the records' time; without partitions, each run takes all new records.",
         ),
     ] = None
-    starting_offsets: Annotated[
-        str | None,
+    topics: Annotated[
+        Sequence[str] | None,
         dg.Resolver.default(
-            description="Where a new group begins.",
-            examples=["earliest", "latest", "committed", "2026-01-01T00:00:00Z", "-PT1H"],
+            description="Names, or regular expressions that begin with ^. Short for a window of these topics.",
+            examples=[["orders"]],
         ),
     ] = None
-    output: Annotated[
-        str | None,
-        dg.Resolver.default(
-            description="The folder for the windows' files, or a prefix in an object store."
-        ),
-    ] = None
-    storage_options: Annotated[
-        dict[str, Any] | None,
-        dg.Resolver(
-            options_of,
-            model_field_type=Mapping[str, Setting] | None,
-            description="Credentials and settings of the output's object store.",
-            examples=[{"aws_secret_access_key": "{{ env.LAKE_SECRET }}"}],
-        ),
-    ] = field(default=None, repr=False)
-    partition_by: Annotated[
-        str | None,
-        dg.Resolver.default(
-            description="Put windows' folders below one of their date, or of their date and hour.",
-            examples=["date", "hour"],
-        ),
-    ] = None
-    table: Annotated[
-        str | None,
-        dg.Resolver.default(
-            description="Instead of output: an existing Delta or Iceberg table.",
-            examples=["lake.orders"],
-        ),
-    ] = None
-    table_mode: Annotated[
-        str | None,
-        dg.Resolver.default(
-            description="How rows get into the table.", examples=["append", "replace", "merge"]
-        ),
-    ] = None
-    table_keys: Annotated[
-        Sequence[str],
-        dg.Resolver.default(
-            description="For merge: the columns that identify a row.", examples=[["order_id"]]
-        ),
-    ] = ()
-    delete_tombstones: bool = False
-    table_conf: Annotated[
-        dict[str, str] | None,
-        dg.Resolver.default(description="Settings of the Spark session that writes the table."),
-    ] = None
+    window: ResolvedWindow = None
+    output: ResolvedFolder = None
+    table: ResolvedTable = None
     function: Annotated[
         Callable[..., Any] | None,
         dg.Resolver(
             function_of,
             model_field_type=str | None,
-            description="Delivers the windows: f(context, windows, resources ...). In a module, or, after a "
-            "dot, in a module beside the YAML file.",
+            description="The function that delivers the windows: f(window), f(context, window, resources ...) or f(context, windows). "
+            "In a module, or, after a dot, in a module beside the YAML file.",
             examples=["my_project.jobs.write_orders", ".jobs.write_orders"],
         ),
     ] = None
-    application: ResolvedApplication = None
-    application_args: Sequence[str] = ()
-    submit: Annotated[
-        dict[str, Any] | None,
-        dg.Resolver.default(
-            description="Options of spark-submit.", examples=[{"master": "local[2]"}]
-        ),
-    ] = None
-    max_out_of_orderness: Annotated[timedelta | None, span("max_out_of_orderness")] = None
+    job: ResolvedJob = None
+    policy: ResolvedPolicy = None
     grace: Annotated[timedelta | None, span("grace")] = None
     open_lag: Annotated[timedelta | None, span("open_lag")] = None
-    isolation: ResolvedIsolation = Isolation.READ_COMMITTED
-    exclude: Sequence[str] = ()
-    on_covered: Annotated[OnCovered, choice(OnCovered, "on_covered")] = OnCovered.AUTO
-    on_open_claim: Annotated[OnOpenClaim, choice(OnOpenClaim, "on_open_claim")] = (
-        OnOpenClaim.STEP_AROUND
-    )
-    on_data_loss: Annotated[OnDataLoss, choice(OnDataLoss, "on_data_loss")] = OnDataLoss.FAIL
-    on_foreign_commit: Annotated[OnForeignCommit, choice(OnForeignCommit, "on_foreign_commit")] = (
-        OnForeignCommit.FAIL
-    )
     on_not_live: Annotated[OnNotLive, choice(OnNotLive, "on_not_live")] = OnNotLive.WARN
-    ordered: bool = True
-    engine: Annotated[Engine, choice(Engine, "engine")] = Engine.PYTHON
-    redefine: bool = False
+    engine: Annotated[Engine | None, choice(Engine, "engine")] = None
     backfill_policy: ResolvedBackfillPolicy = None
     serial: bool = False
     deps: Annotated[
@@ -251,7 +180,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         **_resources: Any,
     ) -> Any:
         """Deliver a step's windows; override this, with further parameters for resources if needed."""
-        self._usual()(context, windows)
+        self._default_function()(context, windows)
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Return the asset's spec, derived from the default one; override it to change it."""
@@ -269,19 +198,26 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         """
         self._check()
         op = self.op or WindowOp()
-        # Each component has its own name for it: two files may name two clusters.
+        # Each component has its own resource name: two files may name two clusters.
         name = _name_of(self.key) if self.kafka is not None else self.kafka_resource
         asset = ordered_window_asset(
             key=self.key,
             topics=self.topics,
+            window=self.window,
             group_id=self.group_id,
+            output=self.output or self.table,
+            policy=self.policy or DEFAULT_POLICY,
+            on_not_live=self.on_not_live,
+            grace=self.grace,
+            open_lag=self.open_lag,
+            engine=self.engine,
             partitions_def=self.partitions,
             backfill_policy=self.backfill_policy or op.backfill_policy,
             automation_condition=self.automation_condition,
             translator=_Translator(self),
             kafka_resource=name,
             serial=self.serial,
-            deps=[dg.AssetKey.from_user_string(one) for one in self.deps],
+            deps=[dg.AssetKey.from_user_string(dep) for dep in self.deps],
             description=self.description,
             group_name=self.group_name,
             owners=self.owners,
@@ -289,8 +225,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             pool=self.pool or op.pool,
             options=op.options(),
             cluster=self._cluster(),
-            **{one: getattr(self, one) for one in _SETTINGS},
-        )(self._own or self._usual())
+        )(self._own_function or self._default_function())
         sensors = []
         if self.sensor is not None:
             sensors.append(build_partitions_live_sensor(asset, **self.sensor))
@@ -305,49 +240,44 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         )
 
     @property
-    def _own(self) -> Callable[..., Any] | None:
-        """Return the function that replaces a copy or an application; None if there is none."""
+    def _own_function(self) -> Callable[..., Any] | None:
+        """Return the function that replaces a copy or an application; None without one."""
         if self.function is not None:
             return self.function
         is_overridden = type(self).execute is not OrderedWindowComponent.execute
         return self.execute if is_overridden else None
 
-    def _usual(self) -> Callable[..., Any]:
-        return job_without_function(
-            self.application,
-            self.application_args,
-            self.submit,
-            table_conf=self.table_conf,
-        )
+    def _default_function(self) -> Callable[..., Any]:
+        return job_without_function(self.job, self.output or self.table)
 
     def _check(self) -> None:
         key = self.key.to_user_string()
         for name in ("pool", "backfill_policy"):
             if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
                 raise ConfigError(f"{key}: {name} is given twice, in op as well")
-        if self._own is not None and self.application is not None:
-            raise ConfigError(f"{key} has a function and an application: give one of them")
-        self._usual()
-        if self._own is None and self.application is not None:
+        if self._own_function is not None and self.job is not None:
+            raise ConfigError(f"{key} has a function and a job: give one of them")
+        if self._own_function is None and self.engine is not None:
+            raise ConfigError(
+                f"{key} has an engine, which only a function reads with: give the engine in job, as {{engine: ...}}"
+            )
+        self._default_function()
+        if self.output is not None and self.table is not None:
+            raise ConfigError(f"{key} has an output and a table: give one of them")
+        if isinstance(self.job, Application):
             # Beside the YAML file: a file missing there is missing in every run.
-            check_application(self.application)
-        if self._own is None and self.output is None and self.table is None:
+            check_application(self.job.path)
+        if self._own_function is None and self.output is None and self.table is None:
             raise ConfigError(
                 f"{key} has no output: give it an output or a table, or a function with its own sink"
             )
 
     def _cluster(self) -> str | None:
-        """Return a name of the cluster that files of the same cluster share: each has its own resource."""
+        """Return a name that files of the same cluster share: each file has its own resource."""
         if self.kafka is None:
             return None
         brokers = self.kafka.config.get("bootstrap.servers", "")
         return brokers.env_var_name if isinstance(brokers, dg.EnvVar) else brokers
-
-
-#: Fields that are passed on unchanged.
-_SETTINGS: Final = tuple(
-    name for name in WindowSettings.__dataclass_fields__ if name not in {"topics", "group_id"}
-)
 
 
 @dataclass(frozen=True)

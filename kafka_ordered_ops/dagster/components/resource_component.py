@@ -11,7 +11,7 @@ import dagster as dg
 from kafka_ordered_ops.dagster.components.models import Setting, settings_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA
-from kafka_ordered_ops.hosting.arguments import with_known_fields
+from kafka_ordered_ops.delivery.arguments import with_known_fields
 
 
 class KafkaResourceScaffolder(dg.Scaffolder[Any]):

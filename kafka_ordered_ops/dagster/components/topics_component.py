@@ -8,15 +8,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.cluster_facts import is_pattern, matching_topics
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern, matching_topics
 from kafka_ordered_ops.core.errors import BrokerError, ConfigError, UnknownTopicError
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.strict_json import Stored, Texts
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.components.models import (
     ResolvedCondition,
@@ -32,13 +32,15 @@ from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA
 from kafka_ordered_ops.dagster.topics import build_kafka_topic_assets
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-from kafka_ordered_ops.hosting.arguments import with_known_fields
+from kafka_ordered_ops.delivery.arguments import with_known_fields
 
-#: A person waits for a ``dg`` command, so this is less than a run has.
+#: A user waits for a ``dg`` command, so this is shorter than the timeout of a run.
 DISCOVERY_TIMEOUT_S: Final = 10.0
 
 #: More topics than a cluster can have.
 STATE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Version of the state.
+_VERSION: Final = 1
 
 _REFRESH: Final = "dg utils refresh-defs-state"
 _log = logging.getLogger(__name__)
@@ -50,12 +52,12 @@ class KafkaTopicsScaffolder(dg.Scaffolder[Any]):
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the file."""
         condition = "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
-        given = {"topics": [request.target_path.name], "automation_condition": condition}
-        dg.scaffold_component(request, given)
+        fields = {"topics": [request.target_path.name], "automation_condition": condition}
+        dg.scaffold_component(request, fields)
 
 
 class _VariableNotSetError(ConfigError):
-    """The cluster is named by a variable that is not set in this environment."""
+    """The cluster's setting is a variable that is not set in this environment."""
 
 
 class _InProject(dg.StateBackedComponent):
@@ -66,9 +68,9 @@ class _InProject(dg.StateBackedComponent):
     @classmethod
     def load(cls, attributes: Any, context: dg.ComponentLoadContext) -> Self:
         """Return the component of a file."""
-        made = super().load(attributes, context)
-        made._tree = context.component_tree
-        return made
+        component = super().load(attributes, context)
+        component._tree = context.component_tree
+        return component
 
 
 @dg.scaffold_with(KafkaTopicsScaffolder)
@@ -77,7 +79,7 @@ class _InProject(dg.StateBackedComponent):
 class KafkaTopicsComponent(_InProject, dg.Resolvable):
     """Adds Kafka topics to the graph as observable assets, upstream of their windows.
 
-    Topics by name need no cluster until they are observed. The topics that match a pattern are requested from the
+    Topics listed by name need no cluster until they are observed. The topics that match a pattern are requested from the
     cluster by ``dg utils refresh-defs-state``, and by ``dg`` commands during development. They are stored as the
     component's state, from which definitions are loaded.
 
@@ -103,7 +105,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     group_name: str | None = None
     name: Annotated[
         str | None,
-        dg.Resolver.default(description="The op's name; by default made of the topics' names."),
+        dg.Resolver.default(description="The op's name; by default built from the topics' names."),
     ] = None
     topic_key_prefix: ResolvedTopicPrefix = "kafka"
     kafka: ResolvedKafka = None
@@ -113,7 +115,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     )
 
     def __post_init__(self) -> None:
-        # Dagster accepts text for a list, because it may be a template that makes one.
+        # Dagster accepts text for a list, because it may be a template that returns one.
         if isinstance(self.topics, str) or not self.topics:
             raise ConfigError("topics is a list of at least one name or pattern")
         if isinstance(self.exclude, str):
@@ -131,7 +133,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Where Dagster stores the matches of the patterns: another place for other patterns."""
+        """Where Dagster stores the matches of the patterns: each set of patterns has its own place."""
         key = f"{type(self).__name__}[{self._id}]"
         return DefsStateConfig.from_args(self.defs_state, default_key=key)
 
@@ -143,11 +145,11 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
             UnknownTopicError: no topic matches.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        # All is known before the first byte is written: the previous state survives an error.
-        found = self._ask() if self._patterns else []
-        state_path.write_text(strict_json.dumps({"topics": found}))
+        # Request the topics before the first byte is written: the previous state survives an error.
+        topics = self._matching_topics() if self._patterns else []
+        state_path.write_text(strict_json.dumps({"version": _VERSION, "topics": topics}))
 
-    def _ask(self) -> list[str]:
+    def _matching_topics(self) -> list[str]:
         from kafka_ordered_ops.windows.queries.topics import topic_names
 
         kafka = _as_set_here(self._cluster())
@@ -165,9 +167,9 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         if self.kafka is not None:
             return self.kafka
         if self._tree is not None:
-            for one in self._tree.get_all_components(of_type=KafkaResourceComponent):
-                if one.name == self.kafka_resource:
-                    return one.resource
+            for component in self._tree.get_all_components(of_type=KafkaResourceComponent):
+                if component.name == self.kafka_resource:
+                    return component.resource
         raise ConfigError(
             f"{', '.join(self._patterns)}: the matching topics are requested before a run, when resources made in "
             f"Python do not exist yet: give the file a kafka, or define {self.kafka_resource!r} with a "
@@ -194,14 +196,14 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
                 ", ".join(self._patterns),
                 error,
             )
-        known = copy.copy(self)
-        known.defs_state = self.defs_state.model_copy(update={"refresh_if_dev": False})
-        return super(KafkaTopicsComponent, known).build_defs(context)
+        stored = copy.copy(self)
+        stored.defs_state = self.defs_state.model_copy(update={"refresh_if_dev": False})
+        return super(KafkaTopicsComponent, stored).build_defs(context)
 
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
-        """Return the definitions, with the patterns' topics from the state; without a state there are none."""
+        """Return the definitions, with the patterns' topics from the state, if there is one."""
         if state_path is None and self._patterns:
             _log.warning(
                 "The topics that match %s were never requested: run `%s`",
@@ -213,7 +215,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         topics = self._topics([] if state_path is None else _read(state_path))
         if not topics:
             return dg.Definitions(resources=resources)
-        made = build_kafka_topic_assets(
+        topic_assets = build_kafka_topic_assets(
             topics,
             translator=_Translator(self),
             isolation=self.isolation,
@@ -222,14 +224,14 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
             kafka_resource=name,
             name=self.name or f"observe_{self._id}",
         )
-        assets = dg.map_asset_specs(self.get_asset_spec, [made])
+        assets = dg.map_asset_specs(self.get_asset_spec, [topic_assets])
         return dg.Definitions(assets=assets, resources=resources)
 
-    def _topics(self, found: Sequence[str]) -> list[str]:
+    def _topics(self, matches: Sequence[str]) -> list[str]:
         """Return the topics by name and by pattern, without the excluded ones."""
         named = [topic for topic in self.topics if not is_pattern(topic)]
         try:
-            return matching_topics(self.topics, self.exclude, {*named, *found})
+            return matching_topics(self.topics, self.exclude, {*named, *matches})
         except UnknownTopicError as error:
             if not self._patterns:
                 raise ConfigError("every topic is excluded: there is nothing to observe") from error
@@ -245,8 +247,8 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         cluster = self.kafka_resource
         if self.kafka is not None:
             cluster = _text_of(self.kafka.config.get("bootstrap.servers", ""))
-        asked = [[*self.topics], [*self.exclude], cluster, self.topic_key_prefix]
-        digest = hashlib.sha256(strict_json.dumps(asked).encode()).hexdigest()[:8]
+        identity = [[*self.topics], [*self.exclude], cluster, self.topic_key_prefix]
+        digest = hashlib.sha256(strict_json.dumps(identity).encode()).hexdigest()[:8]
         return f"{op_safe(self.topics[0])[:40]}_{digest}"
 
 
@@ -259,7 +261,7 @@ class _Translator(KafkaWindowTranslator):
 
 
 def _text_of(value: str) -> str:
-    """Return a setting, or the name of the variable that has it."""
+    """Return a setting, or the name of its variable."""
     return value.env_var_name if isinstance(value, dg.EnvVar) else value
 
 
@@ -271,18 +273,27 @@ def _as_set_here(kafka: KafkaResource) -> KafkaResource:
     """
     config: dict[str, str] = {}
     for name, value in kafka.config.items():
-        found = value.get_value() if isinstance(value, dg.EnvVar) else value
-        if found is None:
+        setting = value.get_value() if isinstance(value, dg.EnvVar) else value
+        if setting is None:
             raise _VariableNotSetError(f"{name}: the variable {_text_of(value)} is not set")
-        config[name] = found
+        config[name] = setting
     return kafka.model_copy(update={"config": config})
+
+
+class _State(Stored, frozen=True):
+    what = "it"
+
+    version: Literal[1]
+    topics: Texts
 
 
 def _read(state_path: Path) -> list[str]:
     try:
         with state_path.open("rb") as file:
             data = file.read(STATE_BYTES_MAX + 1)
-        known = Fields(strict_json.loads(data, limit_bytes=STATE_BYTES_MAX), "state")
-        return list(known.texts("topics"))
+        value = strict_json.loads(data, limit_bytes=STATE_BYTES_MAX)
+        return list(_State.parse(value, "state").topics)
     except strict_json.JsonError as error:
-        raise ConfigError(f"the state is not this component's: run `{_REFRESH}`") from error
+        raise ConfigError(
+            f"the state {state_path} is not this component's ({error}): run `{_REFRESH}`"
+        ) from error

@@ -26,26 +26,29 @@ def column_metadata(
     output: str | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the columns of the newest window with files of this package; nothing if there is none.
+    """Return the columns of the newest window with files of this package; an empty dict without such a window.
 
-    It raises nothing: the windows are committed, and the columns are only displayed.
+    No error is raised: the windows are committed, and the columns are only displayed.
 
     Args:
         records: the windows of a step, by cutoff; they have the same columns, because one job wrote them.
         warn: called with the reason for unknown columns, like a logger's method.
-        output: the root of the files; None: there are none.
+        output: the root of the files; None without files.
         storage_options: of files in an object store.
     """
-    outputs = [one for record in records if (one := output_of(record.result, record.plan))]
+    outputs = [output_ for record in records if (output_ := output_of(record.result, record.plan))]
     if not outputs or output is None:
         return {}
     from kafka_ordered_ops.output.writing.schema import output_schema
 
     try:
         places = [
-            replace(one, root=output, storage_options=storage_options) for one in reversed(outputs)
+            replace(place, root=output, storage_options=storage_options)
+            for place in reversed(outputs)
         ]
-        schema = next((found for one in places if (found := output_schema(one))), None)
+        schema = next(
+            (columns_schema for place in places if (columns_schema := output_schema(place))), None
+        )
     except Exception as error:  # noqa: BLE001 - as above
         warn("The columns are unknown: %s: %s", type(error).__name__, error)
         return {}

@@ -16,7 +16,7 @@ from dagster import (
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.window.plan import ranges_to_json
 from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
-from kafka_ordered_ops.hosting.summary import window_summary
+from kafka_ordered_ops.delivery.summary import window_summary
 from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.spec.table import table_of
 
@@ -50,7 +50,7 @@ def window_metadata(
     """Return the metadata of one window: the sink's counts, its picture, times and ranges."""
     plan, summary = record.plan, window_summary(record)
     rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         rows: summary["records"],
         f"{_PREFIX}/picture": picture,
         **{f"{_PREFIX}/{name}": summary[name] for name in _SHOWN},
@@ -65,7 +65,7 @@ def window_metadata(
         if summary["result"] is None
         else MetadataValue.json(summary["result"]),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def pictures_of(
@@ -73,45 +73,45 @@ def pictures_of(
 ) -> dict[str, MarkdownMetadataValue]:
     """Return the pictures of windows that took any offsets, by id, from their plans; none without matplotlib.
 
-    A step of very many windows has none. It raises nothing: the windows are committed, and a picture is no reason to
-    fail. Dagster's page shows a link instead of Markdown of more than 1,000 characters.
+    A step with more than `PICTURES_MAX` windows has none. No error is raised: the windows are committed, and a missing
+    picture must not fail the step. Dagster's page shows a link instead of Markdown of more than 1,000 characters.
 
     Args:
         records: the windows' records in the ledger.
         warn: called with the reason for a missing picture, like a logger's method.
     """
     # Imported late: definitions need no plots.
-    from kafka_ordered_ops.hosting import plots
+    from kafka_ordered_ops.delivery import plots
 
     drawn = [record.plan for record in records if record.plan.taken]
     if len(drawn) > PICTURES_MAX or not plots.is_installed():
         return {}
-    found = {}
+    pictures = {}
     for plan in drawn:
         try:
             png = base64.b64encode(plots.small_plot(plan)).decode()
-            found[plan.window_id] = MetadataValue.md(f"![Window](data:image/png;base64,{png})")
+            pictures[plan.window_id] = MetadataValue.md(f"![Window](data:image/png;base64,{png})")
         except Exception as error:  # noqa: BLE001 - as above
             warn("Window %s has no picture: %s: %s", plan.window_id, type(error).__name__, error)
-    return found
+    return pictures
 
 
 def common_metadata(
     records: Sequence[WindowRecord], seconds: float, lag: int | None
 ) -> dict[str, Any]:
     """Return the metadata of a whole step."""
-    in_all = total_of(result_facts(record.result).get("records") for record in records)
-    found: dict[str, Any] = {
+    records_total = total_of(result_facts(record.result).get("records") for record in records)
+    metadata: dict[str, Any] = {
         f"{_PREFIX}/windows": len(records),
         f"{_PREFIX}/group": records[0].plan.group_id,
         f"{_PREFIX}/seconds": round(seconds, 3),
     }
     if lag is not None:
-        found[f"{_PREFIX}/lag_offsets"] = lag
-    if in_all is not None:
-        found[f"{_PREFIX}/records_in_all"] = in_all
-        found[f"{_PREFIX}/records_per_s"] = round(in_all / max(seconds, 0.001), 1)
-    return found
+        metadata[f"{_PREFIX}/lag_offsets"] = lag
+    if records_total is not None:
+        metadata[f"{_PREFIX}/records_in_all"] = records_total
+        metadata[f"{_PREFIX}/records_per_s"] = round(records_total / max(seconds, 0.001), 1)
+    return metadata
 
 
 def total_of(counts: Iterable[int | None]) -> int | None:

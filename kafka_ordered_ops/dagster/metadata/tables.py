@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
-from kafka_ordered_ops.hosting.held_text import held_facts
+from kafka_ordered_ops.delivery.summary import held_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -36,9 +36,9 @@ def table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Any:
 def held_table(plans: Iterable[WindowPlan]) -> Any:
     """Return a table of the open windows that hold records of the windows' times."""
     rows = (
-        {"window": plan.window_id, "held_by": one.pop("window_id"), **one}
+        {"window": plan.window_id, "held_by": held.pop("window_id"), **held}
         for plan in plans
-        for one in held_facts(plan)
+        for held in held_facts(plan)
     )
     return table(_HELD, rows)
 
@@ -60,16 +60,16 @@ def ranges_table(plan: WindowPlan) -> Any:
     return table(_RANGES, rows)
 
 
-def partitions_table(found: Liveness) -> Any:
+def partitions_table(liveness: Liveness) -> Any:
     """Return a table of topic, partition, state and reason, waiting partitions first."""
-    every = sorted(found.partitions, key=lambda one: one not in found.waiting)
+    every = sorted(liveness.partitions, key=lambda partition: partition not in liveness.waiting)
     rows = (
         {
-            "topic": one.tp.topic,
-            "partition": one.tp.partition,
-            "state": one.state.value,
-            "why": str(one.verdict),
+            "topic": partition.tp.topic,
+            "partition": partition.tp.partition,
+            "state": partition.state.value,
+            "why": str(partition.verdict),
         }
-        for one in every
+        for partition in every
     )
     return table(_LIVE, rows)

@@ -16,8 +16,8 @@ from kafka_ordered_ops.dagster.registry import WindowAsset
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
 from kafka_ordered_ops.dagster.settings import window_id_of
 from kafka_ordered_ops.dagster.step.times import times_of
-from kafka_ordered_ops.hosting.search import NewestReached
-from kafka_ordered_ops.hosting.window_spec import span_of
+from kafka_ordered_ops.delivery.search import NewestReached
+from kafka_ordered_ops.spec.asked import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -37,14 +37,14 @@ class Candidate:
     #: The partition's key; for an asset without partitions the cutoff.
     name: str
     times: TimeRange
-    #: Its place among the asset's partitions: neighbours form a range.
+    #: The partition's index in the asset: neighbours form a range.
     index: int
-    #: How often it was planned and then rewound.
+    #: How often the window was planned and then rewound.
     rewound: int = 0
 
 
 @dataclass(frozen=True)
-class Found:
+class LookResult:
     """The result of a check."""
 
     #: Windows to request, in pieces of one run each, by time.
@@ -60,7 +60,7 @@ class Limits:
     partitions_max: int
     #: Runs of one check.
     runs_max: int
-    #: Older partitions are ignored; None: all count.
+    #: Older partitions are ignored; None means that all count.
     lookback: timedelta | None
     #: The distance of cutoffs for assets without partitions.
     every: timedelta | None
@@ -77,7 +77,7 @@ class AssetLook:
 
     def look(
         self, kafka: KafkaResource, cursor: AssetCursor, *, now: datetime, deadline: float
-    ) -> Found:
+    ) -> LookResult:
         """Check once; `deadline` is on the monotonic clock.
 
         Raises:
@@ -85,26 +85,36 @@ class AssetLook:
         """
         ended = self._ended(now, cursor)
         with self._watch(kafka) as watch:
-            rewound = watch.undelivered({self._id(one): one.times for one in ended})
+            rewound = watch.undelivered(
+                {self._id(candidate): candidate.times for candidate in ended}
+            )
             missing = [
-                replace(one, rewound=rewound[name])
-                for one in ended
-                if (name := self._id(one)) in rewound
+                replace(candidate, rewound=rewound[name])
+                for candidate in ended
+                if (name := self._id(candidate)) in rewound
             ]
-            asked = [one for one in missing if cursor.has_asked(one.times)]
-            open_ = [one for one in missing if not cursor.has_asked(one.times)]
+            requested = [
+                candidate for candidate in missing if cursor.has_requested(candidate.times)
+            ]
+            open_ = [
+                candidate for candidate in missing if not cursor.has_requested(candidate.times)
+            ]
             count, waits_for = self._count_live(watch, open_, deadline)
         pieces = self._pieces(open_[:count])
         if self.about.is_serial:
-            # Requested windows are delivered first: the next one builds on them.
-            pieces = () if asked else pieces[:1]
-        return Found(
+            # Requested windows are delivered first: the next window builds on them.
+            pieces = () if requested else pieces[:1]
+        return LookResult(
             pieces,
             AssetCursor(
-                asked=merged(
-                    one.times for one in (*asked, *(one for piece in pieces for one in piece))
+                requested=merged(
+                    candidate.times
+                    for candidate in (
+                        *requested,
+                        *(candidate for piece in pieces for candidate in piece),
+                    )
                 ),
-                waits=self._reasons(asked, open_, count, waits_for),
+                waits=self._reasons(requested, open_, count, waits_for),
             ),
         )
 
@@ -123,12 +133,12 @@ class AssetLook:
             return self._cutoffs(now, cursor)
         lookback, now_ms = self._limits.lookback, time_ms(now, what="now")
         since_ms = None if lookback is None else time_ms(now - lookback, what="lookback")
-        found = []
+        ended = []
         for index, key in enumerate(definition.get_partition_keys(now)):
             times = self._times_of(definition, key)
             if times.before_ms <= now_ms and (since_ms is None or times.before_ms > since_ms):
-                found.append(Candidate(key, times, index))
-        return found
+                ended.append(Candidate(key, times, index))
+        return ended
 
     def _times_of(self, definition: TimeWindowPartitionsDefinition, key: str) -> TimeRange:
         if (times := self._times.get(key)) is None:
@@ -141,15 +151,15 @@ class AssetLook:
         """Return the last cutoffs that the clock has passed and no run was requested for; a run takes all before it."""
         step_ms = (self._limits.every or timedelta(hours=1)) // timedelta(milliseconds=1)
         newest = time_ms(now, what="now") // step_ms
-        after_ms = max((times.before_ms for times in cursor.asked), default=0)
+        after_ms = max((times.before_ms for times in cursor.requested), default=0)
         return [
             Candidate(time_text(at * step_ms), TimeRange((at - 1) * step_ms, at * step_ms), at)
             for at in range(newest - _CUTOFFS_MAX + 1, newest + 1)
             if at * step_ms >= after_ms
         ]
 
-    def _id(self, one: Candidate) -> str:
-        return window_id_of(self.about.key, one.name)
+    def _id(self, candidate: Candidate) -> str:
+        return window_id_of(self.about.key, candidate.name)
 
     # --- liveness -------------------------------------------------------------------------------
 
@@ -162,14 +172,14 @@ class AssetLook:
         search = NewestReached(0, len(windows))
         while (step := search.step) is not None and time.monotonic() < deadline:
             cutoff_ms = windows[step].times.before_ms
-            found = watch.live(
-                self.about.settings.window(_moment(cutoff_ms), None),
+            liveness = watch.live(
+                self.about.settings.untimed_window.at(_moment(cutoff_ms)),
                 grace=span_of(self.about.settings.grace, "grace"),
                 before=self._seen.get(cutoff_ms),
             )
-            if not found.is_live:
-                waits_for = seen[cutoff_ms] = found
-            search.saw(found.is_live)
+            if not liveness.is_live:
+                waits_for = seen[cutoff_ms] = liveness
+            search.saw(liveness.is_live)
         self._seen = seen
         return search.reached_end, waits_for if search.step is None else None
 
@@ -183,28 +193,32 @@ class AssetLook:
         if self.about.run_partitions_max is not None:
             size_max = min(size_max, self.about.run_partitions_max)
         pieces: list[list[Candidate]] = []
-        for one in live:
-            if pieces and pieces[-1][-1].index + 1 == one.index and len(pieces[-1]) < size_max:
-                pieces[-1].append(one)
+        for candidate in live:
+            if (
+                pieces
+                and pieces[-1][-1].index + 1 == candidate.index
+                and len(pieces[-1]) < size_max
+            ):
+                pieces[-1].append(candidate)
             else:
-                pieces.append([one])
+                pieces.append([candidate])
         return tuple(tuple(piece) for piece in pieces[: self._limits.runs_max])
 
     def _reasons(
         self,
-        asked: Sequence[Candidate],
+        requested: Sequence[Candidate],
         windows: Sequence[Candidate],
         count: int,
         waits_for: Liveness | None,
     ) -> tuple[str, ...]:
-        """Return the reasons for people, one line each."""
+        """Return the reasons why windows wait, one line each."""
         reasons = []
-        if asked:
-            reasons.append(f"{_names(asked)}: asked for, and not delivered yet")
+        if requested:
+            reasons.append(f"{_names(requested)}: requested, and not delivered yet")
         if waits_for is not None:
             reasons.append(f"{_names(windows[count:])}: {waits_for}; {_why(waits_for)}")
         elif count < len(windows):
-            reasons.append(f"{_names(windows[count:])}: not looked at, the time for a tick is over")
+            reasons.append(f"{_names(windows[count:])}: not checked, the tick ran out of time")
         return tuple(reasons)
 
 
@@ -214,9 +228,9 @@ def _names(windows: Sequence[Candidate]) -> str:
     return f"{windows[0].name} to {windows[-1].name} ({len(windows):,})"
 
 
-def _why(found: Liveness) -> str:
-    named = [f"{one.tp}: {one.verdict}" for one in found.waiting[:_NAMED_MAX]]
-    more = len(found.waiting) - len(named)
+def _why(liveness: Liveness) -> str:
+    named = [f"{partition.tp}: {partition.verdict}" for partition in liveness.waiting[:_NAMED_MAX]]
+    more = len(liveness.waiting) - len(named)
     return "; ".join(named) + (f"; and {more:,} more partitions" if more else "")
 
 

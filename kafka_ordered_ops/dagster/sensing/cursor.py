@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import parse_time_ms, time_text
 
 _VERSION: Final = 1
-#: Dagster's storage accepts more; this suffices for some thousand ranges.
+#: Dagster's storage accepts more. This limit suffices for some thousand ranges.
 _LIMIT_BYTES: Final = 1_000_000
 
 
@@ -23,13 +25,13 @@ class AssetCursor:
 
     #: The requested times that are not delivered yet: disjoint, rising. Times instead of partition keys, because a
     #: new definition may name the same times differently.
-    asked: tuple[TimeRange, ...] = ()
-    #: For people: the reasons why the asset waits.
+    requested: tuple[TimeRange, ...] = ()
+    #: The reasons why the asset waits, for display.
     waits: tuple[str, ...] = ()
 
-    def has_asked(self, times: TimeRange) -> bool:
+    def has_requested(self, times: TimeRange) -> bool:
         """Return whether runs were requested for all of these times."""
-        return any(one.holds(times) for one in self.asked)
+        return any(requested_range.holds(times) for requested_range in self.requested)
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class Cursor:
                 "assets": [
                     {
                         "asset": key,
-                        "asked": [time_text(edge) for times in one.asked for edge in times],
-                        "waits": list(one.waits),
+                        "asked": [
+                            time_text(edge) for times in asset_cursor.requested for edge in times
+                        ],
+                        "waits": list(asset_cursor.waits),
                     }
-                    for key, one in sorted(self.assets.items())
+                    for key, asset_cursor in sorted(self.assets.items())
                 ],
             }
         )
@@ -63,33 +67,43 @@ class Cursor:
         """Parse the result of `to_text`; return an empty cursor for None.
 
         Raises:
-            JsonError: the text of another program or version.
+            JsonError: the text is another program's.
+            JsonVersionError: a newer version of this package wrote it.
         """
         if not text:
             return cls()
-        fields = Fields(strict_json.loads(text, limit_bytes=_LIMIT_BYTES), "cursor")
-        if (version := fields.integer("version")) != _VERSION:
-            raise JsonError(f"cursor of version {version}, not {_VERSION}")
-        assets = dict(_asset(one) for one in fields.objects("assets"))
-        fields.done()
-        return cls(assets)
+        stored = _Stored.parse(strict_json.loads(text, limit_bytes=_LIMIT_BYTES), "cursor")
+        return cls(
+            {
+                stored_asset.asset: AssetCursor(_ranges(stored_asset.requested), stored_asset.waits)
+                for stored_asset in stored.assets
+            }
+        )
+
+
+class _StoredAsset(Stored, frozen=True):
+    asset: Text
+    #: Stored cursors have the name `asked`.
+    requested: Texts = msgspec.field(name="asked")
+    waits: Texts
+
+
+class _Stored(Stored, frozen=True):
+    what = "the cursor"
+
+    version: Literal[1]
+    assets: list[_StoredAsset]
 
 
 def merged(times: Iterable[TimeRange]) -> tuple[TimeRange, ...]:
     """Merge times into as few ranges as possible."""
-    found: list[TimeRange] = []
-    for one in sorted(times):
-        if found and one.since_ms <= found[-1].before_ms:
-            last = found.pop()
-            one = TimeRange(last.since_ms, max(last.before_ms, one.before_ms))
-        found.append(one)
-    return tuple(found)
-
-
-def _asset(fields: Fields) -> tuple[str, AssetCursor]:
-    key, edges, waits = fields.text("asset"), fields.texts("asked"), fields.texts("waits")
-    fields.done()
-    return key, AssetCursor(_ranges(edges), waits)
+    ranges: list[TimeRange] = []
+    for current in sorted(times):
+        if ranges and current.since_ms <= ranges[-1].before_ms:
+            last = ranges.pop()
+            current = TimeRange(last.since_ms, max(last.before_ms, current.before_ms))
+        ranges.append(current)
+    return tuple(ranges)
 
 
 def _ranges(edges: Sequence[str]) -> tuple[TimeRange, ...]:

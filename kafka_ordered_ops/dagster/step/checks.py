@@ -40,32 +40,32 @@ def check_specs(
         ]
 
 
-def check_results(found: Delivered, settings: WindowSettings) -> list[AssetCheckResult]:
+def check_results(delivered: Delivered, settings: WindowSettings) -> list[AssetCheckResult]:
     """Return the results of a step of an asset without partitions."""
-    return _results(found, settings, None)
+    return _results(delivered, settings, None)
 
 
 def partition_results(
-    context: AssetExecutionContext, key: AssetKey, found: Delivered, settings: WindowSettings
+    context: AssetExecutionContext, key: AssetKey, delivered: Delivered, settings: WindowSettings
 ) -> Iterator[AssetCheckEvaluation | Output[Any]]:
     """Yield the results of each partition of a step, and the outputs that Dagster expects of each check.
 
-    Dagster's own result of a check is for one partition, or for none.
+    Dagster's own check result is for one partition or for an asset without partitions.
     """
     outputs = set()
-    for partition in found.by_partition:
-        for one in _results(found, settings, partition):
-            name = str(one.check_name)
+    for partition in delivered.by_partition:
+        for result in _results(delivered, settings, partition):
+            name = str(result.check_name)
             if AssetCheckKey(key, name) not in context.selected_asset_check_keys:
                 continue
             outputs.add(AssetCheckSpec(name, asset=key).get_python_identifier())
             yield AssetCheckEvaluation(
                 asset_key=key,
                 check_name=name,
-                passed=one.passed,
-                metadata=one.metadata,
-                severity=one.severity,
-                description=one.description,
+                passed=result.passed,
+                metadata=result.metadata,
+                severity=result.severity,
+                description=result.description,
                 blocking=False,
                 partition=partition,
             )
@@ -74,8 +74,8 @@ def partition_results(
 
 
 def _results(
-    found: Delivered, settings: WindowSettings, partition: str | None
+    delivered: Delivered, settings: WindowSettings, partition: str | None
 ) -> list[AssetCheckResult]:
-    live = live_result(found.live.get(partition), settings)
-    complete = complete_result(found.plans[partition])
+    live = live_result(delivered.live.get(partition), settings)
+    complete = complete_result(delivered.plans[partition])
     return [complete] if live is None else [live, complete]

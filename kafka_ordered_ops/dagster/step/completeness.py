@@ -12,7 +12,7 @@ from dagster import (
 
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.dagster.metadata.tables import held_table
-from kafka_ordered_ops.hosting.held_text import held_texts
+from kafka_ordered_ops.delivery.summary import held_texts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 #: The name of the check.
 WINDOWS_COMPLETE: Final = "windows_complete"
 
-#: Windows that a description names.
+#: Windows listed in a description.
 _NAMED_MAX: Final = 5
 
 
 def complete_about() -> dict[str, str]:
-    """Return the name of the check, and what it is about."""
+    """Return the name of the check, with its description."""
     return {
         WINDOWS_COMPLETE: "No other window has taken, and no open window holds, records of the step's windows."
     }
 
 
 def covered_text(plans: Sequence[WindowPlan]) -> str | None:
-    """Return the names of covered windows and the reason; None if there are none."""
+    """Return the names of covered windows and the reason; None without covered windows."""
     covered = [plan.window_id for plan in plans if plan.content is PlanContent.COVERED]
     if not covered:
         return None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
@@ -22,7 +21,6 @@ from dagster import (
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import (
     OnCovered,
-    OnForeignCommit,
     PlanContent,
     TopicPartition,
 )
@@ -38,34 +36,34 @@ from kafka_ordered_ops.dagster.metadata.results import (
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step.completeness import covered_text
 from kafka_ordered_ops.dagster.step.job import AssetWindows, Job
-from kafka_ordered_ops.dagster.step.liveness import look_at, not_live_text
+from kafka_ordered_ops.dagster.step.liveness import check_liveness, not_live_text
 from kafka_ordered_ops.dagster.step.open_partitions import (
     Pieces,
     piece_of,
     pieces_metadata,
     with_pieces,
 )
-from kafka_ordered_ops.dagster.step.step_functions import Submitted, copied
-from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
+from kafka_ordered_ops.dagster.step.step_functions import Called, WithoutFunction
+from kafka_ordered_ops.dagster.step.times import StepWindow, began, first_of, windows_of_step
 from kafka_ordered_ops.dagster.storage import resolved_options
-from kafka_ordered_ops.hosting.held_text import held_texts
-from kafka_ordered_ops.hosting.job import Found, WindowJob
-from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
-from kafka_ordered_ops.spark.job_checks import check_partitioned, check_reading
+from kafka_ordered_ops.delivery.job import Found, WindowJob
+from kafka_ordered_ops.delivery.summary import held_texts
+from kafka_ordered_ops.delivery.verdict import as_replay, is_finished, is_replayed, nothing_left
+from kafka_ordered_ops.spark.job_checks import check_reading
 from kafka_ordered_ops.spec.destination import Folder
-from kafka_ordered_ops.spec.jobs import Application, Copy
+from kafka_ordered_ops.spec.jobs import Copy
 from kafka_ordered_ops.spec.table import Table
+from kafka_ordered_ops.spec.writable import check_partitioned
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
-    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
-#: Windows of a step that the log names as short of records.
-_HELD_SAID_MAX: Final = 10
+#: Warnings of a step about windows that miss records held by open windows.
+_HELD_LOGGED_MAX: Final = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Delivered:
     #: Metadata of each partition; None is the key of an asset without partitions.
     by_partition: Mapping[str | None, Mapping[str, Any]]
     data_version: DataVersion
-    #: By partition; only of those that were checked.
+    #: By partition; only for windows that were checked.
     live: Mapping[str | None, Liveness]
     #: As planned or resumed, by partition and cutoff.
     plans: Mapping[str | None, Sequence[WindowPlan]]
@@ -107,27 +105,26 @@ class Step:
             KafkaOrderedOpsError: a retry may help.
         """
         started = time.monotonic()
-        job_told: dict[str, Any] = {}
+        job_metadata: dict[str, Any] = {}
         plans: list[WindowPlan] = []
         with errors_for_dagster(), self._open() as windows, ExitStack() as stack:
             work = self._job(function)
             # A user's function reads with its own session.
-            check_reading(
-                self.settings.engine, windows.settings, conf=None, group_id=windows.group_id
-            )
+            check_reading(work.engine, windows.settings, conf=None, group_id=windows.group_id)
             work.check(windows.settings, windows.group_id)
-            # Dagster ends the process.
+            # Dagster ends the process itself, so the session needs no stop signal.
             session = work.session(lambda: False, self.context.log.info)
-            found = stack.enter_context(session)
-            pieces = self._asked(windows)
-            asked = pieces.asked
-            windows_asked = [one.window for one in asked]
-            check_partitioned(self.settings.partition_by, self.settings.output, windows_asked)
-            live = look_at(windows, self.settings, asked)
-            if (text := not_live_text(asked, live)) is not None:
+            find_earlier = stack.enter_context(session)
+            pieces = self._pieces(windows)
+            step_windows = pieces.step_windows
+            requested_windows = [step_window.window for step_window in step_windows]
+            if (folder := work.folder) is not None:
+                check_partitioned(folder.partition_by, folder.root, requested_windows)
+            live = check_liveness(windows, self.settings, step_windows)
+            if (text := not_live_text(step_windows, live)) is not None:
                 self.context.log.warning("%s", text)
             records, ran = self._delivered(
-                windows, asked, job, job_told, plans, found, work.place()
+                windows, step_windows, job, job_metadata, plans, find_earlier, work
             )
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
@@ -146,119 +143,119 @@ class Step:
         columns = column_metadata(
             records,
             self.context.log.warning,
-            output=self.settings.output,
-            storage_options=self._storage_options,
+            output=None if work.folder is None else work.folder.root,
+            storage_options=None if work.folder is None else work.folder.storage_options,
         )
         every = [*records, *itertools.chain.from_iterable(pieces.done.values())]
         return Delivered(
             records=records,
-            common=columns | common_metadata(records, seconds, lag) | job_told,
+            common=columns | common_metadata(records, seconds, lag) | job_metadata,
             by_partition=by_partition,
             data_version=data_version_of(every),
             live=live,
-            plans=_by_key(asked, plans),
+            plans=_by_key(step_windows, plans),
         )
 
     def _job(self, function: object) -> WindowJob:
-        """The step's job: an application, a copy, or the user's code, which has its own session, perhaps elsewhere."""
-        settings = self.settings
-        job: Copy | Application = Copy(None if settings.table is None else settings.engine)
-        if isinstance(function, Submitted):
-            job = replace(function.job, engine=settings.engine, ordered=settings.ordered)
+        """Return the step's job: an application, a copy, or the user's code, which may have its own session."""
+        to = self._to()
+        if isinstance(function, WithoutFunction):
+            return WindowJob(job=function.job, to=to, may_start_spark=True)
+        is_each = isinstance(function, Called) and function.is_each
         return WindowJob(
-            job=job,
-            to=self._to,
-            starts_spark=settings.table is not None,
-            spark_conf=settings.table_conf or {},
-            is_block=function is not copied and not isinstance(function, Submitted),
+            job=Copy(self.settings.engine),
+            to=to,
+            may_start_spark=is_each or self.settings.table is not None,
+            is_block=True,
         )
 
-    @cached_property
-    def _storage_options(self) -> Mapping[str, Any] | None:
-        """Of the output, with the values of variables; raises `ConfigError`."""
-        return resolved_options(self.settings.storage_options)
-
-    @property
     def _to(self) -> Folder | Table | None:
-        """Where the windows go."""
-        return self.settings.destination(self._storage_options)
+        """Return the destination of the windows, with the values of variables; raise `ConfigError`."""
+        folder = self.settings.folder
+        if folder is None:
+            return self.settings.table
+        return replace(folder, storage_options=resolved_options(folder.storage_options))
 
-    def _asked(self, windows: OrderedWindows) -> Pieces:
-        """Return the windows that the step must deliver."""
-        asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
+    def _pieces(self, windows: OrderedWindows) -> Pieces:
+        """Return the windows that the step must deliver, with the pieces of earlier runs."""
+        step_windows = windows_of_step(self.context, self.key, self.settings, self.partitions_def)
         if self.settings.open_lag is None or self.partitions_def is None:
-            return Pieces(asked)
+            return Pieces(step_windows)
         instance = self.context.instance
         since = began(instance, first_of(instance, self.context.run))
         return with_pieces(
-            windows, [piece_of(one, self.settings, since) for one in asked], self.settings
+            windows,
+            [piece_of(step_window, self.settings, since) for step_window in step_windows],
+            self.settings,
         )
 
     def _by_partition(
         self, pieces: Pieces, records: Sequence[WindowRecord]
     ) -> dict[str | None, list[WindowRecord]]:
         """Return the delivered windows of each partition, by cutoff."""
-        found: dict[str | None, list[WindowRecord]] = {}
-        for one, record in zip(pieces.asked, records, strict=True):
-            before = pieces.done.get(one.partition_key or "", ())
-            found.setdefault(one.partition_key, list(before)).append(record)
-        for own in found.values():
+        by_partition: dict[str | None, list[WindowRecord]] = {}
+        for step_window, record in zip(pieces.step_windows, records, strict=True):
+            before = pieces.done.get(step_window.partition_key or "", ())
+            by_partition.setdefault(step_window.partition_key, list(before)).append(record)
+        for own in by_partition.values():
             own.sort(key=lambda record: record.plan.cutoff_ms)
-        return found
+        return by_partition
 
     def _open(self) -> OrderedWindows:
         return self.kafka.open_windows(
             self.settings.group_id,
             run_id=self.context.run.run_id,
             owner=f"dagster:{self.key.to_user_string()}",
-            on_foreign_commit=OnForeignCommit(self.settings.on_foreign_commit),
         )
 
     def _delivered(
         self,
         windows: OrderedWindows,
-        asked: Sequence[Asked],
+        step_windows: Sequence[StepWindow],
         job: Job,
         metadata: dict[str, Any],
         plans: list[WindowPlan],
-        found: Found,
-        place: OutputPlace | None,
+        find_earlier: Found,
+        work: WindowJob,
     ) -> tuple[list[WindowRecord], set[str]]:
         """Return the windows' records in the ledger, and the windows that the job ran for.
 
         `metadata` receives the job's metadata, `plans` the plans.
         """
-        names = [one.window_id for one in asked]
+        names = [step_window.window_id for step_window in step_windows]
         plans += windows.plan_many(
-            [one.window for one in asked], names, self._policy(), place=place
+            [step_window.window for step_window in step_windows],
+            names,
+            self._policy(),
+            place=work.place(),
         )
         self._warn(plans)
         for note in dict.fromkeys(note for plan in plans for note in plan.notes):
             self.context.log.warning(note)
         fresh, again = self._to_do(windows, plans)
-        keys = {one.window_id: one.partition_key for one in asked}
+        keys = {step_window.window_id: step_window.partition_key for step_window in step_windows}
         outputs: dict[str, Staged] = {}
 
         def write(missing: Sequence[WindowPlan]) -> list[Staged]:
             # All in one pass, including windows that are read again.
             every = sorted([*missing, *again], key=lambda plan: plan.cutoff_ms)
-            given = AssetWindows(
+            job_windows = AssetWindows(
                 every,
                 keys,
                 windows.settings,
                 self.settings,
-                to=self._to,
+                work=work,
                 service=windows,
                 ledger_topic=self.kafka.ledger_topic,
                 say=self.context.log.info,
             )
-            written = given.outputs(job(given))
-            metadata.update(given.metadata)
+            written = job_windows.outputs(job(job_windows))
+            metadata.update(job_windows.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
             return [outputs[plan.window_id] for plan in missing]
 
         if fresh:
-            windows.deliver_many(fresh, write, found)
+            windows.deliver_many(fresh, write, find_earlier)
         if again:
             if not outputs:
                 write(())
@@ -269,33 +266,34 @@ class Step:
         """Log which windows get fewer records than their times hold, and why."""
         if (covered := covered_text(plans)) is not None:
             self.context.log.warning(covered)
-        for text in held_texts(plans)[:_HELD_SAID_MAX]:
+        for text in held_texts(plans)[:_HELD_LOGGED_MAX]:
             self.context.log.warning(text)
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
-        """Return the number of offsets of the topics that are not delivered; None without an answer."""
+        """Return the number of undelivered offsets of the topics; None if the lookup fails."""
         from kafka_ordered_ops.windows.queries.topics import topic_ends
 
         topics = sorted({topic for record in records for topic in record.plan.topics})
         try:
             state = windows.state()
-            found = topic_ends(windows.settings, topics, isolation=records[0].plan.isolation)
+            ends = topic_ends(windows.settings, topics, isolation=records[0].plan.isolation)
         except KafkaOrderedOpsError as error:
-            # Everything is committed: a displayed number is no reason to fail.
+            # Everything is committed: a number for display must not fail the step.
             self.context.log.warning("The lag is unknown: %s: %s", type(error).__name__, error)
             return None
         known = dict(state or ())
         return sum(
-            known[tp].lag(one.log_start, one.end_offset)
-            for name, topic in found.items()
-            for one in topic.partitions
-            if (tp := TopicPartition(name, one.partition)) in known
+            known[tp].lag(partition.log_start, partition.end_offset)
+            for name, topic in ends.items()
+            for partition in topic.partitions
+            if (tp := TopicPartition(name, partition.partition)) in known
         )
 
     def _policy(self) -> Policy:
         # Records taken by a partition's pieces belong to the same partition.
-        fails = self.settings.on_covered is OnCovered.FAIL and self.settings.open_lag is None
-        return self.settings.policy(OnCovered.FAIL if fails else OnCovered.SKIP)
+        policy = self.settings.policy
+        fails = policy.on_covered is OnCovered.FAIL and self.settings.open_lag is None
+        return replace(policy, on_covered=OnCovered.FAIL if fails else OnCovered.SKIP)
 
     def _to_do(
         self, windows: OrderedWindows, plans: Sequence[WindowPlan]
@@ -311,7 +309,7 @@ class Step:
             if not is_finished(plan, result):
                 fresh.append(plan)
             elif plan.content is not PlanContent.COVERED:
-                if is_replayed(plan, OnCovered(self.settings.on_covered)):
+                if is_replayed(plan, self.settings.policy.on_covered):
                     windows.check_readable(plan)
                     # A step is retried in the same run.
                     run, number = self.context.run.run_id, self.context.retry_number
@@ -321,13 +319,13 @@ class Step:
 
 
 def _by_key(
-    asked: Sequence[Asked], plans: Sequence[WindowPlan]
+    step_windows: Sequence[StepWindow], plans: Sequence[WindowPlan]
 ) -> dict[str | None, list[WindowPlan]]:
     """Return the plans of each partition."""
-    found: dict[str | None, list[WindowPlan]] = {}
-    for one, plan in zip(asked, plans, strict=True):
-        found.setdefault(one.partition_key, []).append(plan)
-    return found
+    plans_of: dict[str | None, list[WindowPlan]] = {}
+    for step_window, plan in zip(step_windows, plans, strict=True):
+        plans_of.setdefault(step_window.partition_key, []).append(plan)
+    return plans_of
 
 
 @contextmanager
@@ -343,5 +341,5 @@ def errors_for_dagster() -> Iterator[None]:
         if error.retriable:
             raise
         failed = Failure(f"{type(error).__name__}: {error}", allow_retries=False)
-        # With its frames, and not as its cause: a log would have the message twice.
+        # Keep the frames, but not the cause: a log would show the message twice.
         raise failed.with_traceback(error.__traceback__) from None

@@ -14,9 +14,9 @@ from dagster import (
 from kafka_ordered_ops.core.errors import UnknownWindowError
 from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
-from kafka_ordered_ops.dagster.step.times import Asked
-from kafka_ordered_ops.hosting.search import NewestReached
-from kafka_ordered_ops.hosting.window_spec import span_of
+from kafka_ordered_ops.dagster.step.times import StepWindow
+from kafka_ordered_ops.delivery.search import NewestReached
+from kafka_ordered_ops.spec.asked import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -33,7 +33,7 @@ _WARNS: Final = (
 
 
 def live_about(settings: WindowSettings) -> dict[str, str]:
-    """Return the name of the check, and what it is about; nothing if liveness is ignored."""
+    """Return the name of the check, with its description; an empty dict if liveness is ignored."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return {}
     text = (
@@ -44,70 +44,72 @@ def live_about(settings: WindowSettings) -> dict[str, str]:
     return {PARTITIONS_LIVE: text}
 
 
-def look_at(
-    windows: OrderedWindows, settings: WindowSettings, asked: Sequence[Asked]
+def check_liveness(
+    windows: OrderedWindows, settings: WindowSettings, step_windows: Sequence[StepWindow]
 ) -> dict[str | None, Liveness]:
-    """Return the liveness of the windows that are not delivered yet, by partition; nothing if it is ignored.
+    """Return the liveness of the windows that are not delivered yet, by partition; an empty dict if it is ignored.
 
-    A piece of a partition that has not ended is not checked: records up to the present may always follow. What has
-    reached a cutoff has reached all earlier ones: of many windows only a few are checked.
+    A piece of a partition that has not ended is not checked: records up to the present may always follow. Topics that
+    have reached a cutoff have reached all earlier cutoffs: of many windows only a few are checked.
 
     Raises:
-        Failure: it is not live, and the asset requires it; the step may be retried.
+        Failure: a window is not live, and the asset requires it; the step may be retried.
     """
     if settings.on_not_live is OnNotLive.IGNORE:
         return {}
-    over = [one for one in asked if one.is_over]
+    over = [step_window for step_window in step_windows if step_window.is_over]
     # Retention may have removed the records of a finished window, and later ones.
-    due = [one for one in over if not _is_done(windows, one.window_id)]
-    found: dict[int, Liveness] = {}
+    due = [step_window for step_window in over if not _is_done(windows, step_window.window_id)]
+    liveness_of: dict[int, Liveness] = {}
     search = NewestReached(0, len(due))
     while (step := search.step) is not None:
-        looked = windows.live(due[step].window, grace=span_of(settings.grace, "grace"))
-        if settings.on_not_live is OnNotLive.FAIL and not looked.is_live:
+        liveness = windows.live(due[step].window, grace=span_of(settings.grace, "grace"))
+        if settings.on_not_live is OnNotLive.FAIL and not liveness.is_live:
             raise Failure(
-                f"window {due[step].window_id} is not live: {looked}. Nothing was planned; try again later, or give a "
+                f"window {due[step].window_id} is not live: {liveness}. Nothing was planned; try again later, or give a "
                 "grace for partitions without new records",
-                metadata={"partitions": partitions_table(looked)},
+                metadata={"partitions": partitions_table(liveness)},
             )
-        found[step] = looked
-        search.saw(looked.is_live)
-    # Between two that were checked, the nearest later one decides: it is live, or the earliest that is not.
+        liveness_of[step] = liveness
+        search.saw(liveness.is_live)
+    # Between two checked windows the later one decides: it is live, or the earliest window that is not.
     return {
-        one.partition_key: found[min(at for at in found if at >= number)]
-        for number, one in enumerate(due)
+        step_window.partition_key: liveness_of[min(at for at in liveness_of if at >= number)]
+        for number, step_window in enumerate(due)
     }
 
 
-def not_live_text(asked: Sequence[Asked], found: Mapping[str | None, Liveness]) -> str | None:
-    """Return the log line about windows that are delivered although they are not live; None if all are."""
-    names = {one.partition_key: one.window_id for one in asked}
-    waiting = [key for key, one in found.items() if not one.is_live]
+def not_live_text(
+    step_windows: Sequence[StepWindow], liveness_of: Mapping[str | None, Liveness]
+) -> str | None:
+    """Return the log line about windows that are delivered although they are not live; None if all are live."""
+    names = {step_window.partition_key: step_window.window_id for step_window in step_windows}
+    waiting = [key for key, liveness in liveness_of.items() if not liveness.is_live]
     if not waiting:
         return None
     more = f" (and {len(waiting) - 1:,} earlier windows)" if len(waiting) > 1 else ""
     return (
-        f"window {names[waiting[-1]]}{more} is not live: {found[waiting[-1]]}. It is delivered nevertheless "
+        f"window {names[waiting[-1]]}{more} is not live: {liveness_of[waiting[-1]]}. It is delivered nevertheless "
         "(on_not_live='warn'): records that arrive later are delivered with a later window, flagged late"
     )
 
 
-def live_result(found: Liveness | None, settings: WindowSettings) -> AssetCheckResult | None:
+def live_result(liveness: Liveness | None, settings: WindowSettings) -> AssetCheckResult | None:
     """Return the check's result; None if the asset has no such check."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return None
-    if found is None:
+    if liveness is None:
         return AssetCheckResult(
             passed=True,
             check_name=PARTITIONS_LIVE,
             description="the window was delivered before, or its partition has not ended",
         )
     return AssetCheckResult(
-        passed=found.is_live,
+        passed=liveness.is_live,
         check_name=PARTITIONS_LIVE,
         severity=AssetCheckSeverity.WARN,
-        description=str(found),
-        metadata={"partitions": partitions_table(found)},
+        description=str(liveness),
+        metadata={"partitions": partitions_table(liveness)},
     )
 
 

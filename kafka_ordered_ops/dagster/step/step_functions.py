@@ -3,85 +3,126 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from dagster import ResourceParam
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.job import AssetWindows
-from kafka_ordered_ops.hosting.full_paths import check_full_path, check_full_paths
-from kafka_ordered_ops.spark.job_checks import check_submit
-from kafka_ordered_ops.spec.jobs import Application, check_function
-
-if TYPE_CHECKING:
-    from kafka_ordered_ops.spark import SparkSubmit
+from kafka_ordered_ops.delivery.full_paths import check_full_path, check_full_paths
+from kafka_ordered_ops.delivery.job import WindowJob
+from kafka_ordered_ops.spec.jobs import Application, Copy, check_function, job_of
+from kafka_ordered_ops.spec.table import Table
 
 #: The resource that steps require.
 KAFKA: Final = "kafka"
+
+#: The parameter of a function that is called for one window at a time.
+_ONE: Final = "window"
+#: The parameter of a function that is called once, for all windows.
+_ALL: Final = "windows"
+
+#: A function may have keyword-only parameters after the windows.
+_BY_POSITION: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 
 #: A resource that a step requires and does not use.
 _MARK: Final = ResourceParam[Any]  # type: ignore[misc]
 
 Function = Callable[..., Any]
-Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
+Results = Callable[[Any, KafkaResource, Function], Iterator[Any]]
 
 
-def job_without_function(
-    application: str | os.PathLike[str] | None,
-    application_args: Sequence[str],
-    submit: SparkSubmit | Mapping[str, Any] | None,
-    *,
-    table_conf: Mapping[str, str] | None = None,
-) -> Function:
-    """Return a job that runs a Spark application for the windows, or copies them if there is none.
+def job_without_function(job: Copy | Application | None, output: object) -> Function:
+    """Return a function that runs a Spark application for the windows, or copies their records.
 
     Raises:
-        ConfigError: arguments for an application, but no application; settings of the step's own session for one; or a
-            relative path.
+        ConfigError: a job of another type, a template, invalid options of spark-submit, or a relative path.
     """
-    if table_conf and application is not None:
+    spark_job = job_of(job)
+    if isinstance(spark_job, Copy):
+        return Copied(spark_job)
+    if not isinstance(spark_job, Application):
         raise ConfigError(
-            "application and table_conf are both given: the application has its own session, which writes the table. Give "
-            "its settings in submit, as {'conf': {...}}"
+            f"job is {shown(job)}: give a Copy or an Application; a function is an asset by ordered_window_asset"
         )
-    if application is None:
-        if application_args or submit is not None:
-            raise ConfigError(
-                "application_args= and submit= are an application's: give application="
-            )
-        return copied
-    job = Application(application, application_args, submit)
-    check_submit(job.how)
-    check_full_path(job.path, what="application")
-    check_full_paths(job.how)
-    return Submitted(job)
+    to = output if isinstance(output, Table) else None
+    WindowJob(job=spark_job, to=to, may_start_spark=True).check_form()
+    check_full_path(spark_job.path, what="application")
+    check_full_paths(spark_job.how)
+    return Submitted(spark_job)
 
 
-def check_has_place(output: str | None, table: str | None) -> None:
-    """Raise `ConfigError` unless there is a place for what no function delivers."""
-    if output is None and table is None:
-        raise ConfigError("there is nowhere to write to: give output= or table=")
-
-
-def copied(_context: Any, windows: AssetWindows) -> None:
-    """Copy the windows' records, as Parquet."""
-    windows.copy()
+def check_has_place(output: object) -> None:
+    """Raise `ConfigError` for a step without a function that has no output."""
+    if output is None:
+        raise ConfigError("output= is missing: give a folder or a Table")
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """Runs a Spark application for the windows."""
+class WithoutFunction:
+    """Runs a job that needs no user function; the docstring of a subclass is the asset's description."""
 
-    job: Application
+    job: Copy | Application
 
     def __call__(self, _context: Any, windows: AssetWindows) -> None:
-        """Run the application."""
-        windows.submit(self.job.path, self.job.arguments, self.job.how)
+        """Run the job of the windows' step."""
+        windows.deliver()
+
+
+class Copied(WithoutFunction):
+    """Copies the windows' records."""
+
+
+class Submitted(WithoutFunction):
+    """Runs a Spark application for the windows."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """A user's function, as one of a step's context and its windows.
+
+    ``f(window)`` and ``f(context, window)`` are called for one window at a time, by time; ``f(windows)`` and
+    ``f(context, windows)`` once, for all of them. Resources come after them.
+
+    Args:
+        function: the user's function.
+        takes_context: whether a context comes before the windows.
+        is_each: whether it is called for one window at a time.
+    """
+
+    function: Function
+    takes_context: bool
+    is_each: bool
+
+    @classmethod
+    def of(cls, function: Function, parameters: Sequence[inspect.Parameter]) -> Called:
+        """Return the call of a function with these parameters; raise `ConfigError` without a parameter for the windows."""
+        first = [parameter.name for parameter in parameters[:2] if parameter.kind in _BY_POSITION]
+        for place, name in enumerate(first):
+            if name in (_ONE, _ALL):
+                return cls(function, takes_context=place == 1, is_each=name == _ONE)
+        raise ConfigError(
+            f"{name_of(function)} takes no windows: its first parameter, or the one after the context, is named window, for "
+            "one window at a time, or windows, for all of them. Resources come after it"
+        )
+
+    def __call__(self, context: Any, windows: AssetWindows, **resources: Any) -> Any:
+        """Call the function; return its result if it takes all windows."""
+        first = (context,) if self.takes_context else ()
+        function = partial(self.function, *first)
+        if not self.is_each:
+            return function(windows, **resources)
+        windows.deliver_each(lambda window: function(window, **resources))
+        return None
 
 
 def step_function(
@@ -95,36 +136,45 @@ def step_function(
     """Return the function with the signature for Dagster: with the resource of the cluster, and without the windows.
 
     Args:
-        function: ``f(context, windows, ...)``.
+        function: see `Called`, with resources after the windows.
         kafka_resource: the name of the `KafkaResource`.
-        results: called with the context, the resource and the arguments after the windows; yields the step's results.
+        results: called with the context, the resource and the function, which takes a context and windows; yields the
+            step's results.
         context_type: of the step's context.
         marks: names of resources that are required but not used.
 
     Raises:
-        ConfigError: it does not take a context and windows; an async function or a generator.
+        ConfigError: it takes no windows; an async function or a generator.
     """
     check_function(function, "context", "windows")
     # As values: Dagster would resolve names in this module.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    if len(parameters) < 2:
-        raise ConfigError(
-            f"{name_of(function)} is called with a context and windows, and resources after them"
-        )
-    context, rest = parameters[0], parameters[2:]
-    own = [one.name for one in rest]
+    of_user = Called.of(function, parameters)
+    delivering = function if isinstance(function, WithoutFunction) else of_user
+    own_parameters = parameters[1 + of_user.takes_context :]
+    own = [parameter.name for parameter in own_parameters]
 
-    def step(context: Any, **given: Any) -> Iterator[Any]:
-        kafka = given[kafka_resource]
-        yield from results(context, kafka, {name: given[name] for name in own})
+    def step(context: Any, **resources: Any) -> Iterator[Any]:
+        kafka = resources[kafka_resource]
+        yield from results(
+            context, kafka, partial(delivering, **{name: resources[name] for name in own})
+        )
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    others = [one.replace(kind=keyword) for one in rest]
+    remaining = [parameter.replace(kind=keyword) for parameter in own_parameters]
     if kafka_resource not in own:
-        others.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
-    others += [inspect.Parameter(name, keyword, annotation=_MARK) for name in marks]
-    shown = [context.replace(name="context", annotation=context_type), *others]
-    step.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    step.__annotations__ = {one.name: one.annotation for one in shown}
+        remaining.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
+    remaining += [inspect.Parameter(name, keyword, annotation=_MARK) for name in marks]
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=context_type
+    )
+    signature = [context, *remaining]
+    step.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    step.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
     step.__doc__ = function.__doc__
     return step
+
+
+def function_of(bound: Function) -> object:
+    """Return the function of a step without its resources."""
+    return bound.func if isinstance(bound, partial) else bound

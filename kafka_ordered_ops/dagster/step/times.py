@@ -30,12 +30,12 @@ _CHAIN_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class StepWindow:
     """One window that a step must deliver."""
 
     window_id: str
     window: Window
-    #: None: the asset has no partitions.
+    #: None for an asset without partitions.
     partition_key: str | None
     #: Whether the partition has ended; otherwise this is a piece with a cutoff within it.
     is_over: bool = True
@@ -44,46 +44,46 @@ class Asked:
 def check_partitions(
     definition: PartitionsDefinition[str] | None, settings: WindowSettings
 ) -> None:
-    """Raise `ConfigError` for partitions that are not time intervals, or missing ones that settings require."""
+    """Raise `ConfigError` for partitions that are not time intervals, or if `open_lag` lacks partitions."""
     if definition is None and settings.open_lag is not None:
         raise ConfigError(
             "open_lag requires partitions_def: it is for partitions that have not ended"
         )
     if definition is not None and not isinstance(definition, TimeWindowPartitionsDefinition):
         raise ConfigError(
-            f"partitions_def is a {type(definition).__name__}: a window of records needs partitions by time, hourly "
-            "or daily ones for example, or none"
+            f"partitions_def is a {type(definition).__name__}: a window of records needs partitions by time, for example "
+            "hourly or daily, or no partitions"
         )
 
 
-def asked_of(
+def windows_of_step(
     context: AssetExecutionContext | OpExecutionContext,
     key: AssetKey,
     settings: WindowSettings,
     definition: PartitionsDefinition[str] | None,
-) -> list[Asked]:
+) -> list[StepWindow]:
     """Return the windows of a step, by time.
 
     An asset without partitions has one window: everything before the run began. A run that continues a failed one
     uses that run's start, so a retry asks for the same window.
     """
     if isinstance(definition, TimeWindowPartitionsDefinition):
-        asked = []
+        windows = []
         for name in _partitions_of(context, key):
             times = times_of(definition, name)
-            window = settings.window(times.end, times.start)
-            asked.append(Asked(window_id_of(key, name), window, name))
-        return sorted(asked, key=lambda one: one.window.cutoff_ms)
+            window = settings.untimed_window.at(times.end, times.start)
+            windows.append(StepWindow(window_id_of(key, name), window, name))
+        return sorted(windows, key=lambda step_window: step_window.window.cutoff_ms)
     first = first_of(context.instance, context.run)
     cutoff = began(context.instance, first)
-    return [Asked(window_id_of(key, first.run_id), settings.window(cutoff, None), None)]
+    return [StepWindow(window_id_of(key, first.run_id), settings.untimed_window.at(cutoff), None)]
 
 
 def _partitions_of(context: AssetExecutionContext | OpExecutionContext, key: AssetKey) -> list[str]:
     """Return the partitions of a run; raise `ConfigError` for a run without one."""
     if not (context.has_partition_key or context.has_partition_key_range):
         raise ConfigError(
-            f"{key.to_user_string()} has partitions, and this run has none of them: choose the partitions to materialize, "
+            f"{key.to_user_string()} has partitions, but this run names no partition: choose the partitions to materialize, "
             "in the dialog of the web page, with --partition of `dg launch`, or as partition_key= in Python"
         )
     return list(context.partition_keys)
@@ -98,11 +98,11 @@ def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindo
 
 
 def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
-    """Return the first run of the chain of retries that this run belongs to; the run itself if it is no retry."""
+    """Return the first run of this run's chain of retries; the run itself if it is not a retry."""
     for _ in range(_CHAIN_MAX):
-        goes_on = any(run.tags.get(tag) == "true" for tag in _RESUMES)
+        is_resumed = any(run.tags.get(tag) == "true" for tag in _RESUMES)
         parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
-        if not goes_on or parent is None:
+        if not is_resumed or parent is None:
             return run
         run = parent
     return run
@@ -112,16 +112,16 @@ def began(instance: DagsterInstance, run: DagsterRun) -> datetime:
     """Return the time of a run's creation, in whole milliseconds.
 
     Raises:
-        ConfigError: the instance does not know it.
+        ConfigError: the instance does not know the run.
     """
     record = instance.get_run_record_by_id(run.run_id)
     if record is None:
         raise ConfigError(
-            f"run {run.run_id} is not in this instance: its time is the window's cutoff"
+            f"run {run.run_id} is unknown to this Dagster instance, and its time would be the window's cutoff"
         )
-    made = record.create_timestamp
+    created = record.create_timestamp
     # Some storages return a time without a zone, in UTC.
-    return in_ms(made if made.tzinfo is not None else made.replace(tzinfo=UTC))
+    return in_ms(created if created.tzinfo is not None else created.replace(tzinfo=UTC))
 
 
 def in_ms(moment: datetime) -> datetime:

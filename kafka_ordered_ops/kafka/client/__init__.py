@@ -1,1 +1,1 @@
-"""How every request to the cluster is made: bounded, asked again, its errors named."""
+"""Requests to the cluster: with deadlines, retries and named errors."""

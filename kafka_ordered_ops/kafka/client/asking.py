@@ -1,8 +1,8 @@
 """Repeat one batched request until each part of it has an answer.
 
-A client whose broker died may try to connect to it until the deadline, while a new client gets an answer at once. A
-request is therefore sent in slices of time. After a slice without an answer, a new client continues. After an answer
-of a broker that has just become, or ceased to be, the leader, the client first fetches all metadata.
+A client whose broker died may try to connect to it until the deadline, while a new client gets an answer at once. So a
+request is sent in time slices. After a slice without an answer, a new client continues. After an answer from a broker that
+has just become, or ceased to be, the leader, the client first fetches all metadata.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Final, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from kafka_ordered_ops.core.cluster.names import check_whole
 from kafka_ordered_ops.core.errors import (
     AuthenticationError,
     BrokerUnreachableError,
     KafkaOrderedOpsError,
     TlsError,
 )
-from kafka_ordered_ops.core.names import check_whole
 from kafka_ordered_ops.kafka.client.answers import NoAnswerError, no_answer
 from kafka_ordered_ops.kafka.client.calls import Deadline, give_up, is_patient, waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate, wait_for
@@ -32,17 +32,18 @@ from kafka_ordered_ops.kafka.client.first_contact import REFUSED_S
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Metadata spreads over the brokers within some tens of milliseconds after a topic was made or moved.
+#: Metadata spreads over the brokers within tens of milliseconds after a topic was created or moved.
 RETRY_PAUSE_S: Final = 0.1
-#: The first slice of a question, each further one twice as long: a busy broker may need its time as well.
+#: The first slice of a request; each further one is twice as long, because a busy broker may need more time.
 FIRST_SLICE_S: Final = 3.0
-#: A slice that is too short for an answer would end with -1001 for an offset, and hide the earlier error.
+#: A slice that is too short for an answer would end with -1001 for an offset, and hide the earlier error. In one of a few
+#: milliseconds, librdkafka 2.16 frees a request for offsets that its caller's thread still sends.
 _SLICE_MIN_S: Final = 0.1
-#: No longer: a new client gets an answer at once where an old one waits for a broker that has died.
+#: The longest slice: a new client gets an answer at once while an old one waits for a dead broker.
 _SLICE_MAX_S: Final = 12.0
-#: Fetching all metadata, which any broker can answer.
+#: The time for fetching all metadata, which any broker can answer.
 _REFRESH_S: Final = 2.0
-#: After this many rounds a new client is tried, whatever the old one answers.
+#: A new client is tried after this many rounds, whatever the old one answers.
 _ROUNDS_EACH: Final = 5
 #: The time of the first listing, doubled for each further one: the error callback, which reports a wrong password,
 #: runs only between them.
@@ -66,7 +67,7 @@ _UNSETTLED: Final = LEADERSHIP_UNSETTLED | {
     ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     ck.KafkaError.NOT_COORDINATOR,
 }
-#: Without an answer: the client itself may be stuck.
+#: Codes without an answer: the client itself may be stuck.
 _SILENT: Final = frozenset(
     {
         ck.KafkaError._TIMED_OUT,
@@ -88,30 +89,30 @@ _Fact = TypeVar("_Fact")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How "does not exist" among the answers to one question is taken; all that passes is asked again."""
+    """How to treat "does not exist" in the answers to a request; temporary errors are retried."""
 
-    #: Codes for "does not exist": asked again for `unknown_s`, and then an answer.
+    #: Codes for "does not exist": retried for `unknown_s`, and then accepted as an answer.
     unknown: frozenset[int] = frozenset()
     unknown_s: float = 0.0
-    #: Codes that pass by themselves here, besides those that always do.
+    #: Codes that are temporary for this request, in addition to those that always are.
     passing: frozenset[int] = frozenset()
-    #: Whether whatever does not pass is an answer too: for questions about rights.
+    #: Whether all other codes are answers too: for requests about rights.
     refusals_too: bool = False
 
     def is_answer(self, code: int, elapsed_s: float) -> bool:
-        """Return whether this code is the answer by now."""
+        """Return whether this code counts as an answer after this time."""
         if code in self.unknown:
             return elapsed_s >= self.unknown_s
         return self.refusals_too and not self.passes(code)
 
     def passes(self, code: int) -> bool:
-        """Return whether this code is asked again."""
+        """Return whether a request with this code is retried."""
         return code in _SILENT or code in _UNSETTLED or code in self.unknown | self.passing
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """Why a request is repeated; of several reasons the most specific one: silence is the least specific."""
+    """Why a request is repeated: the most specific of several reasons; a missing answer is the least specific."""
 
     key: object = None
     error: Exception = field(
@@ -120,12 +121,12 @@ class _Trouble:
 
     @property
     def code(self) -> int | None:
-        """The client's code; None where it called it a success."""
+        """The client's code; None if it reported a success."""
         return self.error.args[0].code() if isinstance(self.error, ck.KafkaException) else None
 
 
 class _Refusal:
-    """When one question is given up because all addresses refuse, and none has ever answered."""
+    """When to give up a request because all addresses refuse, and none has ever answered."""
 
     def __init__(self, reasons: FaultReasons, timeout_s: float) -> None:
         self._reasons = reasons
@@ -133,7 +134,7 @@ class _Refusal:
         self._after = Deadline.after(REFUSED_S)
 
     def limit(self, slice_s: float) -> float:
-        """Return the limit of the next slice: while all addresses refuse, it ends when that is long enough."""
+        """Return the limit of the next slice: while all addresses refuse, it ends when they have refused long enough."""
         if self._is_waited_out or not self._reasons.refused():
             return slice_s
         return min(slice_s, max(self._after.left_s, _SLICE_MIN_S))
@@ -147,13 +148,13 @@ class _Refusal:
 
 
 class Asker:
-    """An admin client that is replaced by a new one when its answers are missing."""
+    """An admin client that is replaced by a new one if it gets no answers."""
 
     def __init__(self, settings: ClientSettings, reasons: FaultReasons) -> None:
         self._config = settings.admin()
         self._where = settings.bootstrap_servers
         self._reasons = reasons
-        #: ``host:port`` of the brokers that answers named: those given at first may be the ones that died.
+        #: ``host:port`` of the brokers in answers: the bootstrap servers may be the ones that died.
         self._brokers: set[str] = set()
         self._home = Home()
         self._has_answered = False
@@ -165,7 +166,7 @@ class Asker:
             self.admin.poll(0)
 
     def knows(self, nodes: Iterable[Any]) -> None:
-        """Note brokers that an answer named."""
+        """Remember the brokers in an answer."""
         for node in nodes:
             if not node.host or node.port <= 0:
                 continue  # A replica that is down has no address.
@@ -183,10 +184,10 @@ class Asker:
     ) -> tuple[dict[_Key, _Fact], dict[_Key, ck.KafkaException]]:
         """Return the answers to one batched request, repeated for keys without an answer.
 
-        `fact` makes a fact of an answer, or raises `NoAnswerError`. Returns the facts, and the keys that
-        stayed unknown, or were refused, with the broker's words for it.
+        `fact` converts an answer to a fact, or raises `NoAnswerError`. Returns the facts, and the keys that
+        stayed unknown or were refused, with the broker's error.
 
-        Raises the `BrokerError` family; `BrokerUnreachableError` when the time is over.
+        Raises the `BrokerError` family; `BrokerUnreachableError` at the deadline.
         """
         self._home.check("a connection to Kafka")
         refusal, deadline = _Refusal(self._reasons, timeout_s), within(timeout_s)
@@ -233,7 +234,7 @@ class Asker:
         return facts, unknown
 
     def listing(self, timeout_s: float) -> frozenset[str]:
-        """Return every topic that this principal may describe. Listing all creates none."""
+        """Return every topic that this principal may describe. Listing all topics creates none."""
         self._home.check("a connection to Kafka")
         doing, deadline, slice_s = "listing topics", within(timeout_s), FIRST_LISTING_S
         refusal = _Refusal(self._reasons, timeout_s)
@@ -241,7 +242,7 @@ class Asker:
         while True:
             limit_s = refusal.limit(min(slice_s, deadline.left_s))
             try:
-                found = self.admin.list_topics(timeout=max(limit_s, 0.001))
+                metadata = self.admin.list_topics(timeout=max(limit_s, 0.001))
             except ck.KafkaException as error:
                 self.admin.poll(0)
                 self._reasons.raise_if_hopeless(doing=doing, where=self._where)
@@ -256,8 +257,8 @@ class Asker:
             else:
                 self._reasons.clear()
                 self._has_answered = True
-                self.knows(found.brokers.values())
-                return frozenset(found.topics)
+                self.knows(metadata.brokers.values())
+                return frozenset(metadata.topics)
 
     def _sent(
         self,
@@ -269,7 +270,7 @@ class Asker:
         """Return the answers of one slice; the others are missing."""
         slice_s = max(slice_s, _SLICE_MIN_S)
         futures = ask(keys, slice_s)
-        # The request ends by its own time-out; a second more here, lest both ends race.
+        # The request ends by its own timeout; a second is added here, so that the two do not race.
         with suppress(BrokerUnreachableError):
             wait_for(
                 self.admin,
@@ -294,23 +295,23 @@ class Asker:
         return trouble.code in _SILENT
 
     def _refresh(self, timeout_s: float) -> None:
-        """Fetch all metadata, with the current leaders. A request for one topic would create it."""
+        """Fetch all metadata, including the current leaders. A request for a single topic would create it."""
         try:
-            found = self.admin.list_topics(timeout=max(timeout_s, 0.001))
+            metadata = self.admin.list_topics(timeout=max(timeout_s, 0.001))
         except ck.KafkaException:
             self._renew()
         else:
-            self.knows(found.brokers.values())
+            self.knows(metadata.brokers.values())
 
     def _awaits_token(self) -> bool:
-        """Return whether the client may still wait for its token: a new one would begin to wait again."""
+        """Return whether the client may still be waiting for its token: a new client would have to wait from the start."""
         return not self._has_answered and self._reasons.no_token() is not None
 
     def _renew(self) -> None:
-        """Continue with a new client, which also knows the brokers named in answers."""
+        """Continue with a new client, which also knows the brokers from answers."""
         key = "bootstrap.servers" if "bootstrap.servers" in self._config else "metadata.broker.list"
-        given = self._config[key].split(",")
-        brokers = [*given, *sorted(self._brokers.difference(given))]
+        bootstrap = self._config[key].split(",")
+        brokers = [*bootstrap, *sorted(self._brokers.difference(bootstrap))]
         self.admin = open_client(
             AdminClient, {**self._config, key: ",".join(brokers)}, self._reasons
         )
@@ -329,7 +330,7 @@ class Asker:
 
 
 def _result(future: Future[Any]) -> Any:
-    """Return the answer; raise the client's error, or a timeout without an answer."""
+    """Return the answer; raise the client's error, or a timeout if there is no answer."""
     if not future.done():
         raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
     return future.result()

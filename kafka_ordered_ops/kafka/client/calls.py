@@ -1,8 +1,8 @@
-"""One time limit for everything that a call waits for, and a log line while it waits.
+"""One time limit for all waits of a call, and log lines while it waits.
 
-A public call asks many questions, and each of them could wait its own time. So the outermost call sets one
-`Deadline` for the thread it runs in, and every wait below it ends there: `within` is the earlier of the wait's
-own bound and the call's. Reading data has its own bounds and does not count (`Uncounted`).
+A public call makes many requests, each with its own timeout. So the outermost call sets one `Deadline` for its thread, and
+every wait inside it ends there: `within` returns the earlier of the wait's own deadline and the call's. Reading data has
+its own limits and does not count (`Uncounted`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kafka_ordered_ops.core.errors import BrokerError, CommitError, LedgerError,
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: A call that has waited this long logs it; each further line follows after twice the time.
+#: A call logs that it waits after this time; each further line follows after twice the time.
 FIRST_LINE_S: Final = 3.0
-#: Lines of the client that a failed call shows.
+#: How many lines of the client a failed call logs.
 CLIENT_LINES_MAX: Final = 5
-#: The differing parts of equal log lines.
+#: The parts in which similar log lines differ.
 DIGITS: Final = re.compile(r"\d+")
 #: Errors that the client's lines may explain.
 _OF_THE_CLUSTER: Final = (BrokerError, LedgerError, CommitError, ReadError)
@@ -45,12 +45,12 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """How many seconds are left; 0 once the moment has passed."""
+        """The seconds left; 0 after the deadline."""
         return max(self.at_s - time.monotonic(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the moment has passed."""
+        """Whether the deadline has passed."""
         return self.left_s <= 0
 
 
@@ -61,22 +61,22 @@ class Call:
         self._name = name
         self._started_s = time.monotonic()
         self._deadline = Deadline.after(timeout_s)
-        #: Whether to wait until the deadline for brokers that all refuse.
+        #: Whether to wait until the deadline if all brokers refuse.
         self.is_patient = not isinstance(timeout_s, DefaultTimeout)
         self._waits_for = "the cluster"
         self._allowed_s = 0.0
-        #: When reading began that does not count; None while everything does.
+        #: When reading that does not count began; None while all time counts.
         self._reading_since_s: float | None = None
         self._client_said: dict[str, str] = {}
         self._over = threading.Event()
 
     @property
     def deadline(self) -> Deadline | None:
-        """When the call gives up; None while it reads data."""
+        """The deadline of the call; None while it reads data."""
         return self._deadline if self._reading_since_s is None else None
 
     def waits_for(self, what: str) -> None:
-        """Note the reason of the wait, for the log line."""
+        """Set the reason for the wait, for the log line."""
         self._waits_for = what
 
     def allow(self, more_s: float) -> None:
@@ -92,28 +92,28 @@ class Call:
         self._deadline = Deadline.after(0.0)
 
     def begin_reading(self) -> bool:
-        """Stop the clock; return whether it ran."""
+        """Stop the clock; return whether it was running."""
         if self._reading_since_s is not None:
             return False
         self._reading_since_s = time.monotonic()
         return True
 
     def end_reading(self, *, counts: bool) -> None:
-        """Let the clock run again; with `counts`, the time since it was stopped is taken off after all.
+        """Restart the clock; with `counts`, the time since it was stopped counts after all.
 
-        Reading that failed counts: else a call that begins again and again would never end.
+        Failed reading counts: otherwise a call that starts over again and again would never end.
         """
         if self._reading_since_s is not None and not counts:
             self._extend(time.monotonic() - self._reading_since_s)
         self._reading_since_s = None
 
     def client_said(self, line: str) -> None:
-        """Keep the client's error lines: the first of each kind, up to a limit."""
+        """Keep the client's error lines: the first one of each kind, up to a limit."""
         if len(self._client_said) < CLIENT_LINES_MAX:
             self._client_said.setdefault(DIGITS.sub("#", line), line)
 
     def end(self, error: BaseException | None) -> None:
-        """End the log lines; for a call that fails by the cluster, log the client's error lines."""
+        """End the log lines; if the call failed because of the cluster, log the client's error lines."""
         self._over.set()
         if isinstance(error, _OF_THE_CLUSTER) and self._client_said:
             _log.error(
@@ -124,10 +124,10 @@ class Call:
             )
 
     def tell_while_waiting(self) -> None:
-        """Log the reason of the wait now and then, in another thread, because a client may wait inside C."""
-        told_s = FIRST_LINE_S
-        while not self._over.wait(max(self._started_s + told_s - time.monotonic(), 0.01)):
-            told_s *= 2
+        """Log the reason for the wait periodically, in another thread, because a client may wait inside C code."""
+        line_s = FIRST_LINE_S
+        while not self._over.wait(max(self._started_s + line_s - time.monotonic(), 0.01)):
+            line_s *= 2
             if self._reading_since_s is None:
                 _log.info(
                     "%s has taken %.0f s and is waiting for: %s. It gives up within %.0f s",
@@ -142,7 +142,7 @@ _running: ContextVar[Call | None] = ContextVar("kafka_ordered_ops_call", default
 
 
 def running() -> Call | None:
-    """Return the call that this thread is in, if it is in one."""
+    """Return the running call of this thread, if there is one."""
     return _running.get()
 
 
@@ -153,59 +153,59 @@ def call(name: str, timeout_s: float) -> Iterator[Call]:
     if outer is not None:
         yield outer
         return
-    one = Call(name, timeout_s)
-    token = _running.set(one)
-    threading.Thread(target=one.tell_while_waiting, name="koo-call", daemon=True).start()
+    current = Call(name, timeout_s)
+    token = _running.set(current)
+    threading.Thread(target=current.tell_while_waiting, name="koo-call", daemon=True).start()
     failed: BaseException | None = None
     try:
-        yield one
+        yield current
     except BaseException as error:
         failed = error
         raise
     finally:
         _running.reset(token)
-        one.end(failed)
+        current.end(failed)
 
 
 def client_said(line: str) -> None:
     """Keep a line of the client for the running call, if there is one."""
-    if (one := _running.get()) is not None:
-        one.client_said(line)
+    if (current := _running.get()) is not None:
+        current.client_said(line)
 
 
 def within(timeout_s: float) -> Deadline:
-    """Return the end of a wait that may take `timeout_s`: earlier, where the call that it belongs to ends earlier."""
-    own, one = Deadline.after(timeout_s), _running.get()
-    if one is None or (of_call := one.deadline) is None:
+    """Return the deadline of a wait of up to `timeout_s`, or the running call's deadline if that is earlier."""
+    own, current = Deadline.after(timeout_s), _running.get()
+    if current is None or (of_call := current.deadline) is None:
         return own
     return min(own, of_call, key=lambda deadline: deadline.at_s)
 
 
 def is_patient(timeout_s: float) -> bool:
-    """Return whether brokers that all refuse are waited for until the end: of the running call, or of `timeout_s`."""
-    one = _running.get()
-    return not isinstance(timeout_s, DefaultTimeout) if one is None else one.is_patient
+    """Return whether to wait until the end of the running call, or of `timeout_s`, if all brokers refuse."""
+    current = _running.get()
+    return not isinstance(timeout_s, DefaultTimeout) if current is None else current.is_patient
 
 
 def give_up() -> None:
     """End the running call's time, if there is a call."""
-    if (one := _running.get()) is not None:
-        one.give_up()
+    if (current := _running.get()) is not None:
+        current.give_up()
 
 
 class Uncounted:
-    """Takes the time of reading data, which has its own bound, out of the running call's."""
+    """Excludes the time of reading data, which has its own limit, from the running call's time."""
 
     def __init__(self) -> None:
         self._call: Call | None = None
 
     def begin(self) -> None:
-        """Stop the running call's clock, if there is one and it runs."""
-        one = _running.get()
-        self._call = one if one is not None and one.begin_reading() else None
+        """Stop the running call's clock, if there is a call and its clock runs."""
+        current = _running.get()
+        self._call = current if current is not None and current.begin_reading() else None
 
     def end(self, *, failed: bool) -> None:
-        """Let it run again."""
+        """Restart the clock."""
         if self._call is not None:
             self._call.end_reading(counts=failed)
             self._call = None
@@ -214,21 +214,21 @@ class Uncounted:
 @contextmanager
 def outside() -> Iterator[None]:
     """Exclude user code: its time does not count, and its own calls have their own limits."""
-    one = _running.get()
-    if one is None:
+    current = _running.get()
+    if current is None:
         yield
         return
     token = _running.set(None)
-    stopped = one.begin_reading()
+    stopped = current.begin_reading()
     try:
         yield
     finally:
         if stopped:
-            one.end_reading(counts=False)
+            current.end_reading(counts=False)
         _running.reset(token)
 
 
 def waits_for(what: str) -> None:
-    """Note the reason of the running call's wait, if there is a call."""
-    if (one := _running.get()) is not None:
-        one.waits_for(what)
+    """Set the reason for the running call's wait, if there is a call."""
+    if (current := _running.get()) is not None:
+        current.waits_for(what)

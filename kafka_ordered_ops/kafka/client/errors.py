@@ -1,7 +1,7 @@
-"""Translate client error codes to errors of this package, with their reason.
+"""Translate the client's error codes to errors of this package, with the reasons.
 
-The failing call often knows least: after a wrong password it reports "timed out" after the full timeout. The reason
-went to the client's error callback, which runs only during polls. Every client of this room therefore reports into a
+The failing call often has the least information: with a wrong password it reports "timed out" after the full timeout. The
+client's error callback gets the reason, but runs only during polls. So every client of this package reports to a
 `FaultReasons`, every wait polls, and `translate` combines the two.
 """
 
@@ -50,13 +50,14 @@ from kafka_ordered_ops.kafka.client.reason_kinds import (
     is_token,
     kind_of,
     says,
+    throttled_for,
     token_fault,
     with_protocol,
 )
 
-#: How long a wait may go without polling the client: the error callback is late by this at most.
+#: The longest time without polling the client: the error callback is delayed by at most this time.
 POLL_SLICE_S: Final = 0.05
-#: Files of which the client says late, or not at all, that they hold something else: what they begin with, or have.
+#: Files whose wrong content the client reports late or not at all, with a pattern of the right content.
 _CONTENTS: Final = {
     "sasl.kerberos.keytab": re.compile(rb"\A\x05[\x01\x02]"),
     "https.ca.location": re.compile(rb"-----BEGIN "),
@@ -67,7 +68,7 @@ _PATH_CHARACTERS_MAX: Final = 300
 _FILE_BYTES_MAX: Final = 4_194_304
 #: A shorter throttle is part of normal work.
 THROTTLE_LEAST_S: Final = 1.0
-#: Error texts come from brokers and from TLS libraries: long enough for them, short enough for a log line.
+#: Long enough for error texts of brokers and TLS libraries, short enough for a log line.
 REASON_CHARACTERS_MAX: Final = 500
 
 _Client = TypeVar("_Client")
@@ -140,43 +141,43 @@ _WRONG_ARGUMENT: Final = frozenset({KafkaError._INVALID_ARG, KafkaError.INVALID_
 
 
 def is_out_of_range(code: int) -> bool:
-    """Return whether a read failed because its offset is not in the log (any more)."""
+    """Return whether a read failed because its offset is not in the log, or not any more."""
     return code in _OUT_OF_RANGE
 
 
 def is_corrupt(code: int) -> bool:
-    """Return whether a read failed because of the log's contents: a checksum, a codec, a broken frame."""
+    """Return whether a read failed because of the log's content: a checksum, a codec, or a broken frame."""
     return code in _CORRUPT
 
 
 def is_too_large(code: int) -> bool:
-    """Return whether a read failed because a batch does not fit the client's limits."""
+    """Return whether a read failed because a batch exceeds the client's limits."""
     return code in _TOO_LARGE
 
 
 class FaultReasons:
-    """Keeps the error callback's last message, by kind. Thread safe, and bounded by its kinds.
+    """Keep the error callback's last message of each kind. Thread safe; the kinds limit its size.
 
-    Holds the connection's secrets only to blot them out of texts of others.
+    Holds the connection's secrets only to mask them in texts of other programs.
     """
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         self._last: dict[ReasonKind, str] = {}
         self._first_contact = FirstContact()
-        #: Until when a broker holds its answers back, and how long in all.
+        #: Until when a broker throttles the client, and for how long in all.
         self._throttled_until, self._throttled_s = 0.0, 0.0
         self._secrets = tuple(secret for secret in secrets if secret)
 
     def add(self, error: KafkaError) -> None:
         """Add an error from the client's ``error_cb``.
 
-        The client reports the same trouble again and again, in fewer words each time: what says more is kept.
+        The client reports the same problem repeatedly, each time with fewer words: the most informative text is kept.
         """
         self._keep(kind_of(error), with_protocol(self.scrub(error.str())))
 
     def add_line(self, line: str) -> None:
-        """Add a line of the client's log: only there are some cut connections, and an identity provider's address."""
+        """Add a line of the client's log, where alone it reports some cut connections and an identity provider's address."""
         if is_token(line):
             text = self.scrub(token_fault(LINE_PREFIX.sub("", line)))
             self._keep(kind_of(KafkaError(KafkaError._AUTHENTICATION, text)), text)
@@ -192,34 +193,31 @@ class FaultReasons:
             self._first_contact.note(text, refused=is_refusal)
 
     def add_throttle(self, event: ThrottleEvent) -> None:
-        """Note that a broker throttles the client, from its ``throttle_cb``; a warning says so once a minute."""
+        """Record that a broker throttles the client, from the client's ``throttle_cb``, and log a warning once a minute."""
         if event.throttle_time >= THROTTLE_LEAST_S:
             self._throttled_until = time.monotonic() + event.throttle_time
             self._throttled_s = event.throttle_time
             CLIENT_LOG.warning("Broker %s: %s", event.broker_name, self.throttled())
 
     def throttled(self) -> str | None:
-        """Return that, and for how long, a broker throttles the client; None if it does not by now."""
+        """Return a text on how long a broker throttles the client; None if it does not throttle now."""
         if time.monotonic() >= self._throttled_until:
             return None
-        return (
-            f"it throttles this client for {self._throttled_s:.0f} s, by a quota of its user or client id "
-            "(consumer_byte_rate, producer_byte_rate or request_percentage)"
-        )
+        return throttled_for(self._throttled_s)
 
     def are_of(self, brokers: str, config: Mapping[str, Any]) -> None:
-        """Set the brokers, and how clients connect to them: what the reasons are about."""
+        """Set the brokers that the reasons are about, and how clients connect to them."""
         with self._lock:
             self._first_contact.of(brokers, config)
 
     def no_token(self) -> str | None:
-        """Return that a client may still wait for its token, which is when it reports nothing at all."""
+        """Return a text if a client may still be waiting for its token, during which it reports nothing."""
         with self._lock:
             provider = None if self._last else self._first_contact.provider
         return None if provider is None else NO_TOKEN.format(provider)
 
     def refused(self) -> str | None:
-        """Return how each bootstrap address refuses; None unless all do, and none has answered this process."""
+        """Return how each bootstrap address refuses; None unless all refuse, and none has answered this process."""
         with self._lock:
             return self._first_contact.refused()
 
@@ -242,24 +240,24 @@ class FaultReasons:
             self._first_contact.answered()
 
     def raise_if_hopeless(self, *, doing: str, where: str) -> None:
-        """Raise `AuthenticationError` or `TlsError` when the callback has reported one."""
+        """Raise `AuthenticationError` or `TlsError` if the callback has reported one."""
         if self.last(*HOPELESS) is not None:
             raise translate(
                 KafkaError(KafkaError._TIMED_OUT), doing=doing, where=where, reasons=self
             )
 
     def scrub(self, text: str) -> str:
-        """Return the text without secrets, cut to a length that a log line bears."""
+        """Return the text without secrets, cut to a length that fits a log line."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:REASON_CHARACTERS_MAX]
 
 
 class Lines(Protocol):
-    """What a client writes its own lines to."""
+    """A logger for a client's own lines."""
 
     def log(self, level: int, message: str, /, *args: object) -> None:
-        """Take a line, as `logging.Logger.log`."""
+        """Log a line, as `logging.Logger.log` does."""
 
 
 class Polled(Protocol):
@@ -276,9 +274,9 @@ def open_client(
     *,
     lines: Lines | None = None,
 ) -> _Client:
-    """Make a client that reports into `reasons`, and logs to `CLIENT_LOG` or to `lines`.
+    """Create a client that reports to `reasons`, and logs to `CLIENT_LOG` or to `lines`.
 
-    Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
+    Raises `ConfigError` if the client refuses its configuration. It does not connect yet.
     """
     _check_files(config)
     reasons.are_of(str(_brokers_in(config)), config)
@@ -289,9 +287,9 @@ def open_client(
         )
     except (KafkaException, ValueError, TypeError) as error:
         text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        told = reasons.scrub(_with_files(_without_values(text, config), config))
+        reason = reasons.scrub(_with_files(_without_values(text, config), config))
         raise ConfigError(
-            f"the Kafka client for {_brokers_in(config)} refuses its settings: {told}"
+            f"the Kafka client for {_brokers_in(config)} refuses its settings: {reason}"
         ) from None
     keep_in_children(client)
     return client
@@ -306,11 +304,11 @@ def _check_files(config: Mapping[str, Any]) -> None:
         try:
             if key in _CERTIFICATES and os.path.isdir(path):
                 continue
-            # A FIFO must not hold it up.
+            # Non-blocking: a FIFO must not block it.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as file:
-                wanted = _CONTENTS.get(key)
-                if wanted and not wanted.search(file.read(_FILE_BYTES_MAX)):
+                pattern = _CONTENTS.get(key)
+                if pattern and not pattern.search(file.read(_FILE_BYTES_MAX)):
                     raise ValueError(f"it is no {'keytab' if 'keytab' in key else 'PEM file'}")
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -320,7 +318,7 @@ def _check_files(config: Mapping[str, Any]) -> None:
 
 
 def _with_files(text: str, config: Mapping[str, Any]) -> str:
-    """Return the client's text, with the path of a file of which it gives only the setting."""
+    """Return the client's text, with the path of a file if the text names only its setting."""
     for key in FILE_SETTINGS:
         if key in text and (path := config.get(key)) and path not in text:
             return f"{text} ({key}={_path(path)})"
@@ -328,7 +326,7 @@ def _with_files(text: str, config: Mapping[str, Any]) -> str:
 
 
 def _path(path: str) -> str:
-    """Return a path for a message: a long one keeps its end."""
+    """Return a path for a message; of a long path, the end is kept."""
     return repr(path if len(path) <= _PATH_CHARACTERS_MAX else f"...{path[-_PATH_CHARACTERS_MAX:]}")
 
 
@@ -337,7 +335,7 @@ def _brokers_in(config: Mapping[str, Any]) -> Any:
 
 
 def _without_values(text: str, config: Mapping[str, Any]) -> str:
-    """Return the client's text without values of settings, which it repeats where it refuses them."""
+    """Return the client's text without the values of settings, which it repeats when it refuses them."""
     for key, value in config.items():
         if isinstance(value, str) and value and key not in FILE_SETTINGS:
             text = text.replace(f'"{value}"', '"***"')
@@ -346,7 +344,7 @@ def _without_values(text: str, config: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _referable(make: Callable[..., _Client]) -> Callable[..., _Client]:
-    """Return the same kind of client as one that can be referred to weakly: those written in C cannot."""
+    """Return a subclass of the client's class that supports weak references, which classes written in C do not."""
     if not isinstance(make, type) or make.__weakrefoffset__:
         return make
     return type(make.__name__, (make,), {})
@@ -363,8 +361,8 @@ def wait_for(
 ) -> None:
     """Wait until all futures are done, polling the client so that its error callback runs.
 
-    It does not report their outcome: ask each one. Raises early once the callback has reported refused
-    credentials or a failed TLS handshake, and `BrokerUnreachableError` at the deadline.
+    Check the result of each future afterwards. Raises early if the callback reports refused credentials or a
+    failed TLS handshake, and `BrokerUnreachableError` at the deadline.
     """
     deadline = time.monotonic() + timeout_s
     pending = set(futures)
@@ -378,7 +376,7 @@ def wait_for(
         client.poll(0)
         if pending:
             if reason := reasons.told():
-                # In the first line about the wait, not only in the error at its end.
+                # The reason appears in the first line about the wait, not only in the final error.
                 waits_for(f"{doing} ({where}; {reason})")
             reasons.raise_if_hopeless(doing=doing, where=where)
 
@@ -386,57 +384,57 @@ def wait_for(
 def translate(
     error: KafkaException | KafkaError, *, doing: str, where: str, reasons: FaultReasons
 ) -> KafkaOrderedOpsError:
-    """Translate a client's error: the action, the place, the reason, and what to do.
+    """Translate a client's error to one with the action, the place, the reason, and the remedy.
 
     `doing` completes "while ..." (``"looking up end offsets"``), `where` names the topic, partition, group
-    or broker. The reason that only the error callback got is put in.
+    or broker. The reason from the error callback is added.
     """
     fault = error.args[0] if isinstance(error, KafkaException) else error
     code = fault.code()
-    told = f"{reasons.scrub(fault.str())} ({fault.name()})"
+    text = f"{reasons.scrub(fault.str())} ({fault.name()})"
     facts = {"code": fault.name()}
     context = f"while {doing} ({where})"
     if code in AUTHENTICATION or code == KafkaError._SSL or code in _UNREACHABLE:
-        return _unreachable(code, told, context, facts, reasons)
+        return _unreachable(code, text, context, facts, reasons)
     if code in AUTHORIZATION:
         resource, rights = AUTHORIZATION[code]
         return AuthorizationError(
-            f"not authorized {context}: {told}. Grant this principal {rights} on the {resource}",
+            f"not authorized {context}: {text}. Grant this principal {rights} on the {resource}",
             **facts,
             resource=resource,
             rights=rights,
         )
     if code in UNKNOWN_TOPIC or code in _NO_TOPIC:
         return UnknownTopicError(
-            f"unknown topic or partition {context}: {told}. Check the name, that the topic was "
+            f"unknown topic or partition {context}: {text}. Check the name, that the topic was "
             "not deleted, and that this principal may DESCRIBE it",
             topics=(where,),
         )
     if code in _WRONG_ARGUMENT:
-        return ConfigError(f"the client refuses an argument {context}: {told}")
-    return _data_error(code, told, context, where) or BrokerError(
-        f"Kafka refuses {context}: {told}", **facts
+        return ConfigError(f"the client refuses an argument {context}: {text}")
+    return _data_error(code, text, context, where) or BrokerError(
+        f"Kafka refuses {context}: {text}", **facts
     )
 
 
 def _unreachable(
-    code: int, told: str, context: str, facts: Mapping[str, str], reasons: FaultReasons
+    code: int, text: str, context: str, facts: Mapping[str, str], reasons: FaultReasons
 ) -> BrokerError:
     refused = reasons.last(ReasonKind.AUTHENTICATION)
     if refused or code in AUTHENTICATION:
         return AuthenticationError(
             f"the {'identity provider' if is_token(refused) else 'broker'} refuses the credentials {context}: "
-            f"{refused or told}. Check security.protocol, sasl.mechanism, "
+            f"{refused or text}. Check security.protocol, sasl.mechanism, "
             + ("sasl.oauthbearer.*" if is_token(refused) else "sasl.username and sasl.password"),
             **facts,
         )
     tls = reasons.last(ReasonKind.TLS)
     if tls is None and reasons.last(ReasonKind.TRANSPORT) is None:
-        # Cut handshakes and nothing else: a broker that restarts refuses connections as well.
+        # Only cut handshakes: a restarting broker also refuses connections.
         tls = reasons.last(ReasonKind.TLS_CUT)
     if tls or code == KafkaError._SSL:
         return TlsError(
-            f"no TLS connection {context}: {tls or told}. Check security.protocol against the "
+            f"no TLS connection {context}: {tls or text}. Check security.protocol against the "
             "listener's, ssl.ca.location, that the broker's certificate names its host, and this client's own certificate",
             **facts,
         )
@@ -452,12 +450,12 @@ def _unreachable(
         )
     if throttled := reasons.throttled():
         return BrokerUnreachableError(
-            f"no answer from Kafka in time {context}: {told}: {throttled}. Raise the quota, or use another client.id",
+            f"no answer from Kafka in time {context}: {text}: {throttled}. Raise the quota, or use another client.id",
             **facts,
         )
     reason = reasons.last(ReasonKind.RESOLVE, ReasonKind.TRANSPORT, ReasonKind.OTHER)
     return BrokerUnreachableError(
-        f"no answer from Kafka {context}: {told}{f'; last error: {reason}' if reason else ''}. {_cure(reason)}",
+        f"no answer from Kafka {context}: {text}{f'; last error: {reason}' if reason else ''}. {_cure(reason)}",
         **facts,
     )
 
@@ -474,26 +472,26 @@ def _cure(reason: str | None) -> str:
     )
 
 
-def _data_error(code: int, told: str, context: str, where: str) -> KafkaOrderedOpsError | None:
+def _data_error(code: int, text: str, context: str, where: str) -> KafkaOrderedOpsError | None:
     if code in _CORRUPT:
         return CorruptRecordError(
-            f"the log is damaged {context}: {told}. Restore the partition from a replica"
+            f"the log is damaged {context}: {text}. Restore the partition from a replica"
         )
     if code in _TOO_LARGE:
         return RecordTooLargeError(
-            f"a record or request is too large {context}: {told}. Raise receive.message.max.bytes "
+            f"a record or request is too large {context}: {text}. Raise receive.message.max.bytes "
             "to read it, message.max.bytes to write it"
         )
     if code in _OUT_OF_RANGE:
-        return RecordsLostError(f"the offset is not in the log {context}: {told}", lost={where: ()})
+        return RecordsLostError(f"the offset is not in the log {context}: {text}", lost={where: ()})
     if code == KafkaError.OFFSET_METADATA_TOO_LARGE:
         return OffsetMapTooLargeError(
-            f"the metadata of a commit is too large {context}: {told}. The broker's limit is "
+            f"the metadata of a commit is too large {context}: {text}. The broker's limit is "
             "offset.metadata.max.bytes"
         )
     if code in _GROUP_IN_USE:
         return GroupInUseError(
-            f"the group has live members {context}: {told}. Stop them first",
+            f"the group has live members {context}: {text}. Stop them first",
             group_id=where,
             members=(),
         )

@@ -1,7 +1,7 @@
-"""Whether the brokers of a connection can be reached at all, as long as none of them has answered this process.
+"""Detect whether the brokers of a connection can be reached at all, until one of them has answered this process.
 
-A broker that has answered once and refuses later restarts, which is waited for. One that has never answered is more
-often a wrong address, or not started.
+A broker that has answered before and refuses now is restarting, so calls wait for it. One that has never answered more
+often has a wrong address, or was not started.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: How long a call without its own time limit waits for addresses that all refuse.
+#: How long a call without its own time limit waits if all addresses refuse.
 REFUSED_S: Final = 7.0
-#: A client that is refused tries again at least once a second (`reconnect.backoff.max.ms`, varied by a quarter), unless one
-#: of the host's addresses took the connection.
+#: A refused client retries at least once a second (`reconnect.backoff.max.ms`, varied by a quarter), unless one of the
+#: host's addresses accepted the connection.
 _RECENT_S: Final = 3.0
 
 _SCHEME: Final = re.compile(r"^\w+://")
-#: How the client begins an error of a bootstrap address.
+#: The beginning of the client's error about a bootstrap address.
 _OF_ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<address>\S+)/bootstrap: (?P<reason>.*)", re.DOTALL)
 _DEFAULT_PORT: Final = ":9092"
 
-#: ``bootstrap.servers`` whose brokers have answered this process, each by its security protocol: one of them may be wrong.
+#: ``bootstrap.servers`` whose brokers have answered this process, with the security protocol: another protocol may be wrong.
 _answered: set[tuple[str, str]] = set()
 
 
 class FirstContact:
-    """The bootstrap addresses of one connection, and which of them refuse. Not thread safe."""
+    """The bootstrap addresses of one connection, and those that refuse. Not thread safe."""
 
     def __init__(self) -> None:
         self._connection = ("", "")
@@ -37,30 +37,32 @@ class FirstContact:
         self._refused_at = 0.0
 
     def of(self, brokers: str, config: Mapping[str, Any]) -> None:
-        """Set the connection. Clients that are made later also ask brokers that answers have named."""
+        """Set the connection once: later clients also connect to brokers from answers."""
         if not self._addresses:
             protocol = str(config.get("security.protocol", "plaintext"))
             self._connection = (brokers, protocol.lower())
             if str(config.get("sasl.oauthbearer.method", "")).lower() == "oidc":
                 self._provider = config.get("sasl.oauthbearer.token.endpoint.url")
-            given = (_SCHEME.sub("", one.strip()) for one in brokers.split(","))
+            addresses = (_SCHEME.sub("", address.strip()) for address in brokers.split(","))
             self._addresses = frozenset(
-                one if re.search(r":\d+$", one) else one + _DEFAULT_PORT for one in given if one
+                address if re.search(r":\d+$", address) else address + _DEFAULT_PORT
+                for address in addresses
+                if address
             )
 
     def note(self, text: str, *, refused: bool) -> None:
-        """Note an error of the client, if it is one of a bootstrap address."""
-        if (found := _OF_ADDRESS.match(text)) is None:
+        """Record an error of the client, if it is about a bootstrap address."""
+        if (match := _OF_ADDRESS.match(text)) is None:
             return
         if not refused:
-            self._refusals.pop(found["address"], None)
+            self._refusals.pop(match["address"], None)
             return
-        reason = re.sub(r" \(after \d.*", "", found["reason"], flags=re.DOTALL)
-        self._refusals[found["address"]] = reason.rpartition(" failed: ")[2]
+        reason = re.sub(r" \(after \d.*", "", match["reason"], flags=re.DOTALL)
+        self._refusals[match["address"]] = reason.rpartition(" failed: ")[2]
         self._refused_at = time.monotonic()
 
     def answered(self) -> None:
-        """Note that a broker has answered."""
+        """Record that a broker has answered."""
         _answered.add(self._connection)
         self._refusals.clear()
 
@@ -70,7 +72,7 @@ class FirstContact:
         return None if self._connection in _answered else self._provider
 
     def refused(self) -> str | None:
-        """Return how each address refuses; None unless all do, and none has answered this process."""
+        """Return how each address refuses; None unless all refuse, and none has answered this process."""
         if (
             self._connection in _answered
             or not self._addresses
@@ -78,4 +80,6 @@ class FirstContact:
             or time.monotonic() - self._refused_at > _RECENT_S
         ):
             return None
-        return ", ".join(f"{one} ({self._refusals[one]})" for one in sorted(self._addresses))
+        return ", ".join(
+            f"{address} ({self._refusals[address]})" for address in sorted(self._addresses)
+        )

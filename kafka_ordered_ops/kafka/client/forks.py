@@ -1,8 +1,8 @@
-"""Clients in forked processes: they cannot be used there, and not even be given up.
+"""Clients in forked processes, where they can be neither used nor destroyed.
 
-A fork copies a client without its threads. Any call of the copy waits for ever, and so does its destruction, which
-Python begins with the last reference: at the end of the child at the latest. A child therefore keeps every client of
-its parent, and uses none.
+A fork copies a client without its threads. Any call of the copy waits forever, and so does its destruction, which Python
+starts with the last reference, at the latest when the child ends. So a child keeps every client of its parent, and uses
+none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def keep_in_children(client: object) -> None:
 
 def _keep() -> None:
     for client in list(_clients):
-        # One reference more than there are holders: nothing that ends in this process takes it away.
+        # An extra reference without a holder: nothing in this process can release it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
@@ -32,14 +32,14 @@ os.register_at_fork(after_in_child=_keep)
 
 
 class Home:
-    """The process that something was opened in."""
+    """The process in which a connection was opened."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process."""
+        """Whether the current process is the one that opened it."""
         return os.getpid() == self._pid
 
     def check(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls of the client that ignore their time-outs."""
+"""Limit calls of the client that ignore their timeouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import confluent_kafka as ck
 
 from kafka_ordered_ops.core.errors import BrokerError
 
-#: Calls that have not ended. Each keeps a client with its threads.
+#: The largest number of hanging calls. Each keeps a client with its threads.
 HUNG_MAX: Final = 16
 
 _lock = threading.Lock()
@@ -18,14 +18,14 @@ _hung: list[threading.Thread] = []
 
 
 def call_within(timeout_s: float, call: Callable[[], object], *, doing: str) -> None:
-    """Make a call that may hang; leave it behind, with its client, when the time is over.
+    """Make a call that may hang; abandon it, with its client, at the timeout.
 
     Raises:
-        KafkaException: `_TIMED_OUT`; the call may still do what it was to do.
-        BrokerError: so many calls hang already that the process has to be restarted. The call was not made.
+        KafkaException: `_TIMED_OUT`; the call may still succeed.
+        BrokerError: too many calls hang already, so the process must be restarted. The call was not made.
     """
     with _lock:
-        _hung[:] = [one for one in _hung if one.is_alive()]
+        _hung[:] = [thread for thread in _hung if thread.is_alive()]
         if len(_hung) >= HUNG_MAX:
             raise BrokerError(
                 f"{doing}: the Kafka client has not ended {len(_hung)} earlier calls, and each keeps a producer. Restart "
@@ -37,7 +37,7 @@ def call_within(timeout_s: float, call: Callable[[], object], *, doing: str) -> 
     def run() -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             failures.append(error)
 
     calling = threading.Thread(target=run, name="kafka-call", daemon=True)

@@ -1,4 +1,4 @@
-"""Signals during calls of the client."""
+"""Handle signals during calls of the client."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` where the client has lost it.
+    """Raise `KeyboardInterrupt` if the client has lost it.
 
-    Its callbacks for errors of brokers take away what the handler of a signal raised during the same call, and the call
-    then fails without an exception. Seen with confluent-kafka 2.16, while brokers are away.
+    The client's error callbacks discard an exception that a signal handler raised during the same call, and the call then
+    fails without an exception. Seen with confluent-kafka 2.16, while brokers are unavailable.
     """
     try:
         yield

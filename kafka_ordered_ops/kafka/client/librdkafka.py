@@ -1,10 +1,10 @@
-"""librdkafka's C interface, for what confluent-kafka does not pass on exactly.
+"""librdkafka's C interface, for data that confluent-kafka does not pass on exactly.
 
-Reached by ctypes, through the library that confluent-kafka is linked with and on the client that
-confluent-kafka made: one configuration, one producer, one transaction.
+It is called by ctypes, in the library that confluent-kafka is linked with, on the client that
+confluent-kafka created: one configuration, one producer, one transaction.
 
-The only thing taken on trust is where confluent-kafka keeps its client: in the first field after the object
-header. That is checked before its first use, on each client.
+The only assumption is where confluent-kafka stores its client: in the first field after the object
+header. That is checked for each client before its first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import confluent_kafka as ck
 from confluent_kafka import cimpl
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.answers import UNANSWERED, committed_offset
@@ -37,16 +37,16 @@ class TransactionCallError(ck.KafkaException):
         self.code = code
         self.name = name
         self.text = text
-        #: The producer is of no more use.
+        #: The producer cannot be used any more.
         self.fatal = fatal
-        #: The same call may be made again.
+        #: The same call may be repeated.
         self.retriable = retriable
         #: The transaction must be aborted.
         self.abortable = abortable
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a time-out in milliseconds; never 0, which would not wait at all."""
+    """Return a timeout in milliseconds; never 0, which would not wait at all."""
     return max(1, round(seconds * 1_000))
 
 
@@ -105,6 +105,11 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_version": (c.c_int, ()),
     "rd_kafka_name": (c.c_char_p, (c.c_void_p,)),
     "rd_kafka_mem_malloc": (c.c_void_p, (c.c_void_p, c.c_size_t)),
+    "rd_kafka_metadata": (
+        c.c_int,
+        (c.c_void_p, c.c_int, c.c_void_p, c.POINTER(c.c_void_p), c.c_int),
+    ),
+    "rd_kafka_metadata_destroy": (None, (c.c_void_p,)),
     "rd_kafka_topic_partition_list_new": (_ListPointer, (c.c_int,)),
     "rd_kafka_topic_partition_list_add": (
         c.POINTER(_Partition),
@@ -151,10 +156,10 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 class Library:
-    """The librdkafka that confluent-kafka runs on. Calls release the interpreter lock."""
+    """The librdkafka of confluent-kafka. Calls release the interpreter lock."""
 
     def __init__(self) -> None:
-        # The extension module is linked with the library, so its symbols are found through it, wherever
+        # The extension module is linked with the library, so the library's symbols are found through it, wherever
         # the wheel has put the file.
         try:
             loaded = c.CDLL(str(cimpl.__file__))
@@ -164,12 +169,14 @@ class Library:
                 setattr(self, name, function)
         except (OSError, AttributeError) as error:
             raise _unfit(str(error)) from error
-        found, expected = self.rd_kafka_version(), ck.libversion()[1]
-        if found != expected:
-            raise _unfit(f"version {found:#010x} is loaded, {expected:#010x} was built against")
+        version, expected = self.rd_kafka_version(), ck.libversion()[1]
+        if version != expected:
+            raise _unfit(
+                f"version {version:#010x} is loaded, but it was built against {expected:#010x}"
+            )
 
     def __getattr__(self, name: str) -> Any:
-        """Return the C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
+        """Raise for an unknown name: `__init__` sets the C functions. This method is for the type checker."""
         raise AttributeError(name)
 
     def handle_of(self, client: ck.Producer | ck.Consumer | AdminClient, kind: str) -> int:
@@ -183,14 +190,36 @@ class Library:
         handle = c.c_void_p.from_address(id(client) + size).value
         name = self.rd_kafka_name(handle) if handle else None
         if handle is None or name is None or not re.search(rb"#%b-\d+$" % kind.encode(), name):
-            raise _unfit(f"no {kind} where one was expected, but {name!r}")
+            raise _unfit(f"a {kind} was expected, but its name is {name!r}")
         return handle
+
+    def has_member_id(self, consumer: ck.Consumer) -> bool:
+        """Return whether a consumer is a member of its group; for any thread, also while another one polls.
+
+        A method of confluent-kafka's consumer would wait until that poll, with all its callbacks, has ended.
+        """
+        metadata = self.rd_kafka_consumer_group_metadata(self.handle_of(consumer, "consumer"))
+        if not metadata:
+            return False
+        try:
+            return bool(self.rd_kafka_consumer_group_metadata_member_id(metadata))
+        finally:
+            self.rd_kafka_consumer_group_metadata_destroy(metadata)
+
+    def is_answered(self, consumer: ck.Consumer, timeout_s: float) -> bool:
+        """Return whether a broker answers a consumer in time; for any thread, like `has_member_id`."""
+        answer = c.c_void_p()
+        handle, timeout_ms = self.handle_of(consumer, "consumer"), milliseconds(timeout_s)
+        code = self.rd_kafka_metadata(handle, False, None, c.byref(answer), timeout_ms)
+        if answer.value:
+            self.rd_kafka_metadata_destroy(answer)
+        return not code
 
     @contextmanager
     def partition_list(
         self, offsets: Mapping[TopicPartition, CommittedOffset | None]
     ) -> Iterator[Any]:
-        """Yield a native list of these partitions, freed with all that it then holds."""
+        """Yield a native list of these partitions; free it, with its contents, at the end."""
         partition_list = self.rd_kafka_topic_partition_list_new(len(offsets))
         try:
             for tp, committed in offsets.items():
@@ -198,7 +227,7 @@ class Library:
                     partition_list, tp.topic.encode(), tp.partition
                 ).contents
                 if committed is None:
-                    # Otherwise a missing answer would read as "nothing is committed".
+                    # Otherwise a missing answer would look like a missing commit.
                     added.offset = UNANSWERED
                     continue
                 added.offset = committed.offset
@@ -215,7 +244,7 @@ class Library:
         self, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
         """Return the call's error code, and each partition's committed offset and error code."""
-        found: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
+        offsets: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
         with self.partition_list(dict.fromkeys(partitions)) as partition_list:
             code = self.rd_kafka_committed(handle, partition_list, milliseconds(timeout_s))
             elements = partition_list.contents
@@ -223,33 +252,33 @@ class Library:
                 element = elements.elems[index]
                 tp = TopicPartition(element.topic.decode(), element.partition)
                 if code or element.err:
-                    found[tp] = None, element.err
+                    offsets[tp] = None, element.err
                     continue
                 committed = None
                 if (offset := committed_offset(element.offset)) is not None:
                     size = element.metadata_size if element.metadata else 0
                     metadata = c.string_at(element.metadata, size) if size else b""
                     committed = CommittedOffset(offset, metadata)
-                found[tp] = committed, element.err
-        return code, found
+                offsets[tp] = committed, element.err
+        return code, offsets
 
     def protocols_of(self, handle: int, group_id: str, timeout_s: float) -> list[str]:
-        """Return the protocol type of a group in each broker's list of groups; empty where the broker has none to report.
+        """Return the protocol type of a group in each broker's list of groups; empty if the broker reports none.
 
-        Other calls leave out groups that are not of consumers. Python's call of this one warns that it is deprecated.
-        Raises `KafkaException`, also when only some brokers have answered and the group is not among theirs.
+        Other calls omit groups of other programs than consumers. The Python binding of this call is deprecated.
+        Raises `KafkaException`, also if only some brokers answered and none of them has the group.
         """
-        found = _GroupsPointer()
+        pointer = _GroupsPointer()
         name, timeout_ms = group_id.encode(), milliseconds(timeout_s)
-        code = self.rd_kafka_list_groups(handle, name, c.byref(found), timeout_ms)
+        code = self.rd_kafka_list_groups(handle, name, c.byref(pointer), timeout_ms)
         protocols = []
-        if bool(found):
-            some = found.contents
-            protocols = [some.groups[at].protocol_type or b"" for at in range(some.group_cnt)]
-            self.rd_kafka_group_list_destroy(found)
+        if bool(pointer):
+            groups = pointer.contents
+            protocols = [groups.groups[at].protocol_type or b"" for at in range(groups.group_cnt)]
+            self.rd_kafka_group_list_destroy(pointer)
         if code and not protocols:
             raise ck.KafkaException(ck.KafkaError(code))
-        return [one.decode(errors="replace") for one in protocols]
+        return [protocol.decode(errors="replace") for protocol in protocols]
 
     def raise_and_free(self, error: int | None) -> None:
         """Raise `TransactionCallError` for an ``rd_kafka_error_t``, and free it; do nothing for NULL."""
@@ -270,13 +299,13 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """Return the loaded library; raise `ConfigError` if it is not the one that was built against."""
+    """Return the loaded library; raise `ConfigError` if confluent-kafka was built against another version."""
     return Library()
 
 
-def _unfit(found: str) -> ConfigError:
+def _unfit(reason: str) -> ConfigError:
     return ConfigError(
         f"the librdkafka of confluent-kafka {ck.version()} (librdkafka {ck.libversion()[0]}, Python "
-        f"{sys.version.split()[0]}) cannot be used for exact commit metadata: {found}. Install a version "
-        "of confluent-kafka that this package names in its requirements"
+        f"{sys.version.split()[0]}) cannot be used for exact commit metadata: {reason}. Install a version "
+        "of confluent-kafka that meets this package's requirements"
     )

@@ -1,4 +1,4 @@
-"""The client's own log lines: logged once a minute each, and kept for a call that fails."""
+"""The client's own log lines: each is logged once a minute, and kept for a failed call."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, Protocol
 from kafka_ordered_ops.kafka.client.calls import DIGITS, client_said
 from kafka_ordered_ops.kafka.client.reason_kinds import is_token
 
-#: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
+#: A repeated line within this time is dropped: a client that cannot connect writes dozens a second.
 LOG_REPEAT_S: Final = 60.0
 _LOG_LINES_MAX: Final = 1_000
 
 
 class _DropRepeats(logging.Filter):
-    """Lets a line through once a minute, whatever numbers (ports, times) it holds."""
+    """Pass a line once a minute, regardless of numbers in it, such as ports and times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _DropRepeats(logging.Filter):
 
 
 class LineReasons(Protocol):
-    """What the lines are passed on to."""
+    """The receiver of the lines."""
 
     def add_line(self, line: str) -> None:
         """Add a line that may be a reason."""
@@ -44,16 +44,16 @@ class LineReasons(Protocol):
 
 
 class ClientLines:
-    """The client's ``logger``: its error lines are logged as debug, and kept for a call that fails.
+    """The client's ``logger``: its error lines are logged as debug, and kept for a failed call.
 
-    Most of them pass: two processes alternate by fencing each other's producers, which log CRITICAL.
+    Most of these errors are temporary: processes fence each other's producers in turn, which log CRITICAL.
     """
 
     def __init__(self, reasons: LineReasons) -> None:
         self._reasons = reasons
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """Log a line, as `logging.Logger.log`; called by the client."""
+        """Log a line, as `logging.Logger.log` does; called by the client."""
         if level < logging.ERROR:
             CLIENT_LOG.log(level, message, *args)
             self._reasons.add_line(message % args if args else message)
@@ -66,7 +66,7 @@ class ClientLines:
         client_said(text)
 
 
-#: The logger of the client's own lines, instead of stderr: nothing is shown unless logging is set up.
+#: The logger of the client's own lines, instead of stderr: nothing is shown unless logging is configured.
 CLIENT_LOG: Final = logging.getLogger("kafka_ordered_ops.kafka")
 CLIENT_LOG.addFilter(_DropRepeats())
 CLIENT_LOG.addHandler(logging.NullHandler())

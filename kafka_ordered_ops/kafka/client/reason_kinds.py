@@ -1,4 +1,4 @@
-"""The kinds of errors that a client's callback reports, and how much each says."""
+"""The kinds of errors that a client's callback reports, and how informative each is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-#: Parts of errors that say what to do.
+#: Parts of errors that show what to do.
 _TELLING: Final = (
     "listener?",
     "Connect to ",
@@ -21,7 +21,7 @@ _TELLING: Final = (
 
 
 class ReasonKind(StrEnum):
-    """The kinds of errors that a callback reports, the most specific first."""
+    """The kinds of errors that a callback reports, most specific first."""
 
     AUTHENTICATION = "authentication"
     TLS = "tls"
@@ -33,14 +33,14 @@ class ReasonKind(StrEnum):
     OTHER = "other"
 
 
-#: Reasons after which waiting cannot help: the client would try the same credentials again and again.
-#: A handshake cut by the other side is none of them: a broker that restarts does that too.
+#: Reasons for which waiting cannot help: the client would retry the same credentials again and again. A handshake that the
+#: other side cuts is not one of them, because a restarting broker does that too.
 HOPELESS: Final = (ReasonKind.AUTHENTICATION, ReasonKind.TLS)
 
-#: Reasons of an address that refuses all connections, besides "Connection refused".
+#: Reasons of an address that refuses all connections, in addition to "Connection refused".
 REFUSALS: Final = (ReasonKind.RESOLVE, ReasonKind.TLS_CUT)
 
-#: Reasons of a wait, the most specific first.
+#: Reasons for a wait, most specific first.
 OF_CONNECTIONS: Final = (
     ReasonKind.TOKEN,
     ReasonKind.RESOLVE,
@@ -48,8 +48,8 @@ OF_CONNECTIONS: Final = (
     ReasonKind.TRANSPORT,
 )
 
-#: How the client begins an error of the identity provider, in the callback and in its log, and what such a provider
-#: answers that has looked at the credentials (RFC 6749, 5.2). Without an answer, or with another one, it is away.
+#: The beginning of the client's error about the identity provider, in the callback and in its log; and the answers of a
+#: provider that has checked the credentials (RFC 6749, 5.2). With another answer or none, the provider is unavailable.
 _TOKEN: Final = re.compile("SASL OAUTHBEARER token|OIDC token")
 _PROVIDER_REFUSES: Final = re.compile(
     r'"error"\s*:\s*"(invalid_|unauthorized_client|unsupported_grant|access_denied)'
@@ -57,15 +57,15 @@ _PROVIDER_REFUSES: Final = re.compile(
 #: The line has the provider's address and the HTTP status, and the bodies of all its answers as one text.
 _TOKEN_LINE: Final = re.compile(r"(.*OIDC token from .*?: )(.*)( \(-?\d+\))", re.DOTALL)
 _TOKEN_REQUESTS: Final = 5
-#: Of a client that has no token yet: it does not connect, and reports nothing.
+#: The reason of a client without a token, which does not connect, and reports nothing.
 NO_TOKEN: Final = "no token so far from {}, whose 5xx answers the client reports only after 75 s; or no broker answers"
-#: What the first four bytes of an answer are, read as its length, where no broker listens.
+#: The first bytes of an answer, which the client reads as its length, if another server listens instead of a broker.
 _OTHER_PROTOCOLS: Final = {
     b"HTTP": "an HTTP server answers there",
     b"\x15\x03": "a TLS listener answers there",
 }
 _ANSWER_SIZE: Final = re.compile(r"Invalid response size (-?\d+)")
-#: The beginning of the client's log lines: what failed, its own name, its thread.
+#: The beginning of the client's log lines: the failure, the client's name, and its thread.
 LINE_PREFIX: Final = re.compile(r"^.*?\[thrd:\S+\]: ")
 
 AUTHENTICATION: Final = frozenset(
@@ -90,7 +90,7 @@ AUTHORIZATION: Final[Mapping[int, tuple[str, str]]] = {
 
 
 def kind_of(error: KafkaError) -> ReasonKind:
-    """Return the kind of an error from its code, and from its text where the client has no own code."""
+    """Return the kind of an error from its code, or from its text if the client has no specific code."""
     code, text = error.code(), error.str()
     if code in AUTHENTICATION:
         is_away = is_token(text) and not _PROVIDER_REFUSES.search(text)
@@ -103,7 +103,7 @@ def kind_of(error: KafkaError) -> ReasonKind:
     if code == KafkaError._RESOLVE:
         return ReasonKind.RESOLVE
     if code == KafkaError._TRANSPORT:
-        # The client has no own code for a handshake that the other side cuts.
+        # The client has no specific code for a handshake that the other side cuts.
         cut = "SSL handshake failed" in text or "SSL_HANDSHAKE" in text
         return ReasonKind.TLS_CUT if cut else ReasonKind.TRANSPORT
     if _ANSWER_SIZE.search(text):
@@ -117,19 +117,19 @@ def is_token(text: str | None) -> bool:
 
 
 def token_fault(line: str) -> str:
-    """Return the client's line about a token, with a provider's answer once that it gave to every request."""
-    if (found := _TOKEN_LINE.fullmatch(line)) is None:
+    """Return the client's line about a token, without repetitions of the provider's answer to each request."""
+    if (match := _TOKEN_LINE.fullmatch(line)) is None:
         return line
-    begin, answer, status = found.groups()
+    begin, answer, status = match.groups()
     for count in range(_TOKEN_REQUESTS, 1, -1):
-        one = answer[: len(answer) // count]
-        if one * count == answer:
-            return f"{begin}{one}{status}"
+        single = answer[: len(answer) // count]
+        if single * count == answer:
+            return f"{begin}{single}{status}"
     return line
 
 
 def with_protocol(text: str) -> str:
-    """Return the text, with what answers instead of a broker, if its first bytes show it."""
+    """Return the text, with the kind of server that answers instead of a broker, if its first bytes show it."""
     if (size := _ANSWER_SIZE.search(text)) is None:
         return text
     begin = (int(size[1]) % 2**32).to_bytes(4, "big")
@@ -138,8 +138,16 @@ def with_protocol(text: str) -> str:
 
 
 def says(text: str) -> int:
-    """Return how much an error's text says about its reason."""
-    if any(one in text for one in _TELLING):
+    """Return how informative an error's text is about its reason."""
+    if any(part in text for part in _TELLING):
         return 2
-    # "All brokers are down" only counts what other errors explain.
+    # "All brokers are down" only summarizes what other errors explain.
     return 0 if not text or "Disconnected" in text or "brokers are down" in text else 1
+
+
+def throttled_for(seconds: float) -> str:
+    """Return that, and for how long, a broker throttles a client."""
+    return (
+        f"it throttles this client for {seconds:.0f} s, by a quota of its user or client id "
+        "(consumer_byte_rate, producer_byte_rate or request_percentage)"
+    )

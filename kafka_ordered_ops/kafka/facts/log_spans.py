@@ -1,7 +1,7 @@
-"""Where logs begin and end, as facts that agree with each other.
+"""Look up consistent start and end offsets of logs.
 
-Start and ends are two questions, and a leader may change in between. An end below the start is no empty log: it
-is two answers about different states, and both are asked again.
+Start and end offsets are two requests, and a leader may change in between. An end below the start does not mean an empty
+log: the two answers are about different states, and both requests are repeated.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import LogEnd
+from kafka_ordered_ops.core.cluster.cluster_facts import LogEnd
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.answers import no_answer
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.ports import LookupDoor
 
-#: Answers that contradict each other are asked again this long: a leader's election takes less.
+#: How long requests with contradicting answers are repeated: a leader election takes less.
 AGREE_TIMEOUT_S: Final = 10.0
 _PAUSE_S: Final = 0.2
 
@@ -27,7 +27,7 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Where one log begins and ends, asked in this order."""
+    """The start and the ends of one log, requested in this order."""
 
     start: int
     #: Last stable offset under read_committed, high watermark otherwise.
@@ -37,7 +37,7 @@ class LogSpan:
 
     @property
     def contradiction(self) -> str | None:
-        """The contradiction in these answers, if they cannot come from one state of the log."""
+        """A text on the contradiction, if these answers cannot come from one state of the log."""
         if self.start <= self.end <= self.log_end.offset:
             return None
         return (
@@ -52,20 +52,20 @@ def log_spans(
     isolation: Isolation,
     epochs: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LogSpan]:
-    """Return where the logs begin and end.
+    """Return the start and end offsets of logs.
 
-    The high watermark is asked last: records of open transactions lie between it and the end. `epochs` are
-    those of leaders that were seen before: an older leader that answers has not noticed its successor.
+    The high watermark is requested last: records of open transactions are between the end and the high watermark.
+    `epochs` are the leaders' epochs seen before: an older leader that answers has not noticed its successor.
 
     Raises `BrokerUnreachableError` if the answers keep contradicting each other.
     """
     seen = epochs or {}
 
-    def contradictions(found: Mapping[TopicPartition, LogSpan]) -> dict[TopicPartition, str]:
+    def contradictions(spans: Mapping[TopicPartition, LogSpan]) -> dict[TopicPartition, str]:
         return {
-            tp: told
-            for tp, one in found.items()
-            if (told := one.contradiction or outdated(one.log_end, seen.get(tp))) is not None
+            tp: fault
+            for tp, span in spans.items()
+            if (fault := span.contradiction or outdated(span.log_end, seen.get(tp))) is not None
         }
 
     def gather() -> dict[TopicPartition, LogSpan]:
@@ -86,25 +86,25 @@ def log_ends(
     partitions: Collection[TopicPartition],
     epochs: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LogEnd]:
-    """Return where the logs end, from no older leaders than those that were seen before.
+    """Return the ends of logs, from leaders that are not older than those seen before.
 
     Raises `BrokerUnreachableError` if older leaders keep answering.
     """
     return agreed(
         "looking up where logs end",
         lambda: lookup.log_ends(partitions),
-        lambda found: {
-            tp: told
-            for tp, end in found.items()
-            if (told := outdated(end, epochs.get(tp))) is not None
+        lambda ends: {
+            tp: fault
+            for tp, end in ends.items()
+            if (fault := outdated(end, epochs.get(tp))) is not None
         },
     )
 
 
 def outdated(end: LogEnd, seen_epoch: int | None) -> str | None:
-    """Return the fault of an answer from an older leader than one seen before.
+    """Return a text on the fault if an answer is from an older leader than one seen before.
 
-    A node that was suspended acts as a leader for a moment, without its successor's records.
+    A resumed node may act as the leader for a moment, without its successor's records.
     """
     if end.leader_epoch is None or seen_epoch is None or end.leader_epoch >= seen_epoch:
         return None
@@ -116,24 +116,24 @@ def agreed(
     gather: Callable[[], _Facts],
     contradictions: Callable[[_Facts], Mapping[TopicPartition, str]],
 ) -> _Facts:
-    """Gather facts again until they have no contradictions.
+    """Gather facts, and repeat until they have no contradictions.
 
-    Raises `BrokerUnreachableError` when that takes too long.
+    Raises `BrokerUnreachableError` if that takes too long.
     """
-    deadline, where, told = within(AGREE_TIMEOUT_S), "", ""
+    deadline, where, reason = within(AGREE_TIMEOUT_S), "", ""
     while True:
         try:
             facts = gather()
         except BrokerUnreachableError as error:
-            if told:
-                raise no_answer(doing, where, told) from error
+            if reason:
+                raise no_answer(doing, where, reason) from error
             raise
         wrong = contradictions(facts)
         if not wrong:
             return facts
         tp, how = next(iter(sorted(wrong.items())))
-        where, told = str(tp), f"the answers contradict each other: {how}"
-        waits_for(f"{doing} ({where}: {told})")
+        where, reason = str(tp), f"the answers contradict each other: {how}"
+        waits_for(f"{doing} ({where}: {reason})")
         if deadline.is_over:
-            raise no_answer(doing, where, told)
+            raise no_answer(doing, where, reason)
         time.sleep(min(_PAUSE_S, deadline.left_s))

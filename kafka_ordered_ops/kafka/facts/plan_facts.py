@@ -1,4 +1,4 @@
-"""Whether plans still are about the topics and logs of the cluster: asked outside the fence, checked wherever it matters."""
+"""Check that plans are still about the cluster's topics and logs: requested outside the fence, checked where it matters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_ordered_ops.core.cluster_facts import LogEnd, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import LogEnd, TopicFacts
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.checks import check_topic_id
 from kafka_ordered_ops.core.group.decisions.truncation import (
@@ -30,10 +30,10 @@ class PlanFacts:
     """The cluster's facts about the topics and logs of plans."""
 
     group_id: str
-    #: The topics that were asked about, and of these the ones that exist.
-    asked: frozenset[str]
+    #: The requested topics, and those of them that exist.
+    requested: frozenset[str]
     topics: Mapping[str, TopicFacts]
-    #: The known ends of logs by the plans, and the logs that were cut below them.
+    #: The ends of logs that the plans know, and the logs that were cut below them.
     cuts: Sequence[tuple[KnownLogs, Mapping[TopicPartition, int]]]
 
     @classmethod
@@ -44,7 +44,7 @@ class PlanFacts:
         plans: Sequence[WindowPlan],
         others: Collection[str] = (),
     ) -> PlanFacts:
-        """Ask about the topics of plans and `others`, and the logs of the plans."""
+        """Request the topics of plans and `others`, and the logs of the plans."""
         names = frozenset({name for plan in plans for name in plan.topics}.union(others))
         deadline = within(AGREE_TIMEOUT_S)
         while True:
@@ -52,13 +52,13 @@ class PlanFacts:
             try:
                 return cls(group_id, names, topics, _cuts(lookup, group_id, plans, topics))
             except UnknownTopicError:
-                # Deleted between the two questions.
+                # Deleted between the two requests.
                 if deadline.is_over:
                     raise
                 time.sleep(RETRY_PAUSE_S)
 
     def check(self, plans: Sequence[WindowPlan]) -> None:
-        """Check that the topics that still exist are those that were planned, and their logs not cut since.
+        """Check that the existing topics are those that were planned, and that their logs were not cut since.
 
         Raises:
             TopicRecreatedError: a topic has another id.
@@ -89,12 +89,12 @@ def _cuts(
     topics: Mapping[str, TopicFacts],
 ) -> list[tuple[KnownLogs, Mapping[TopicPartition, int]]]:
     logs = planned_logs(plans)
-    wanted = {
+    partitions = {
         part.tp
         for plan in plans
         for part in plan
-        # For a recreated topic the id suffices, and it may have fewer partitions.
-        if (found := topics.get(part.tp.topic)) is not None and found.topic_id == part.topic_id
+        # For a recreated topic the id is enough, and it may have fewer partitions.
+        if (topic := topics.get(part.tp.topic)) is not None and topic.topic_id == part.topic_id
     }
-    ends = log_ends(lookup, sorted(wanted), seen_epochs(*logs))
+    ends = log_ends(lookup, sorted(partitions), seen_epochs(*logs))
     return [(known, find_cuts(lookup, group_id, known, ends)) for known in logs]

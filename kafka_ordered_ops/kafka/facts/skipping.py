@@ -1,4 +1,4 @@
-"""Read on after records that cannot be read, where their loss is accepted."""
+"""Continue reading after unreadable records, if their loss is accepted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from kafka_ordered_ops.core.cluster.reading import unreadable_in
 from kafka_ordered_ops.core.errors import CorruptRecordError, ReadError, RecordTooLargeError
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.reading import unreadable_in
 from kafka_ordered_ops.core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -20,23 +20,23 @@ _Batch = TypeVar("_Batch")
 
 
 class Skipping:
-    """Reads by one reader, and notes which of its offsets cannot be read."""
+    """Read with one reader, and record which of its offsets cannot be read."""
 
     def __init__(
         self,
         reader: ReaderDoor,
-        wanted: Mapping[TopicPartition, OffsetSet],
+        to_read: Mapping[TopicPartition, OffsetSet],
         *,
         kinds: tuple[type[ReadError], ...] = (CorruptRecordError, RecordTooLargeError),
     ) -> None:
         self._reader = reader
-        self._wanted = wanted
+        self._wanted = to_read
         self._kinds = kinds
         #: Wanted offsets that cannot be read.
         self.unreadable: dict[TopicPartition, OffsetSet] = {}
 
     def through(self, read: Callable[[], Iterator[_Batch]]) -> Iterator[_Batch]:
-        """Yield what `read` yields, called again after each batch of records that cannot be read."""
+        """Yield what `read` yields; after each unreadable batch, `read` is called again."""
         while True:
             try:
                 yield from read()
@@ -50,7 +50,7 @@ class Skipping:
                     self._pass_over(tp, offsets)
 
     def _pass_over(self, tp: TopicPartition, offsets: OffsetSet) -> None:
-        wanted = self._wanted[tp]
-        self.unreadable[tp] = self.unreadable.get(tp, EMPTY_SET) | (offsets & wanted)
+        to_read = self._wanted[tp]
+        self.unreadable[tp] = self.unreadable.get(tp, EMPTY_SET) | (offsets & to_read)
         self._reader.stop(tp)
-        self._reader.add(tp, wanted.within(offsets.end, wanted.end))
+        self._reader.add(tp, to_read.within(offsets.end, to_read.end))

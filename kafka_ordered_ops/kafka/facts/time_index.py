@@ -1,10 +1,10 @@
-"""The proofs of the broker's index about times, and their limits.
+"""What the broker's time index proves, and what it does not.
 
-An offset is a proof: everything below it is stamped before the requested time. "No such record" is no proof. The
-broker searches only the first segment of the log whose greatest timestamp reaches the time, from the log start on.
-The record with that timestamp may be below a log start that was moved into the segment (``kafka-delete-records.sh``,
-a stream processor's clean-up). Then the broker answers "no such record", whatever later segments hold. Seen on Kafka
-4.3. The greatest timestamp of the log is an upper bound over all segments, and distinguishes the two cases.
+An offset is a proof: everything below it is stamped before the requested time. "No such record" proves nothing: the broker
+searches only the first segment of the log whose greatest timestamp reaches the time, from the log start on. The record
+with that timestamp may be below a log start that was moved into the segment (``kafka-delete-records.sh``, a stream
+processor's clean-up). Then the broker answers "no such record", whatever later segments hold (seen on Kafka 4.3). The
+greatest timestamp of the log is an upper bound over all segments, and distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kafka_ordered_ops.kafka.ports import LookupDoor
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
-    """Where the records from a time on begin in one partition."""
+    """The first offset of records from a time on in one partition."""
 
-    #: Every record below it is stamped before the time; None: every record there is. May lie at or above
-    #: the last stable offset.
+    #: Every record below it is stamped before the time; None if every record is. It may be at or above the last stable
+    #: offset.
     offset: int | None
-    #: False where the index was silent and that proves nothing: the offset is then the log start.
+    #: False if the index has no answer, which proves nothing: the offset is then the log start.
     is_proven: bool = True
 
 
@@ -33,27 +33,29 @@ def first_at_or_after(
     log_starts: Mapping[TopicPartition, int],
     times_ms: Iterable[int],
 ) -> dict[int, dict[TopicPartition, IndexAnswer]]:
-    """Return where the records stamped at or after a time begin, by time and partition.
+    """Return the first offsets of records stamped at or after times, by time and partition.
 
-    Asked without regard to transactions: an answer above the last stable offset proves as much, and under
-    read_committed it would be silence.
+    Requested under read_uncommitted: an answer above the last stable offset proves as much, and read_committed would
+    hide it.
     """
     partitions: Sequence[TopicPartition] = list(log_starts)
     times = sorted(set(times_ms))
-    found = agreed(
+    index = agreed(
         "looking up offsets by time",
         lambda: lookup.first_at_or_after_each(partitions, times, Isolation.READ_UNCOMMITTED),
-        lambda found: {
+        lambda index: {
             tp: f"the log starts at {log_starts[tp]}, and its index points at {offset}"
-            for offsets in found.values()
+            for offsets in index.values()
             for tp, offset in offsets.items()
             if offset is not None and offset < log_starts[tp]
         },
     )
-    silent = sorted({tp for one in found.values() for tp, offset in one.items() if offset is None})
+    silent = sorted(
+        {tp for by_tp in index.values() for tp, offset in by_tp.items() if offset is None}
+    )
     greatest = _greatest(lookup, {tp: log_starts[tp] for tp in silent})
     answers: dict[int, dict[TopicPartition, IndexAnswer]] = {}
-    for time_ms, offsets in found.items():
+    for time_ms, offsets in index.items():
         answers[time_ms] = {}
         for tp, offset in offsets.items():
             answer = IndexAnswer(offset)
@@ -66,7 +68,7 @@ def first_at_or_after(
 def _greatest(
     lookup: LookupDoor, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the greatest timestamps, if the broker supports it; for an empty log, one below all times."""
+    """Return the greatest timestamps, if the broker supports it; for an empty log, a timestamp below all times."""
     partitions = list(log_starts)
     if not partitions:
         return {}
@@ -79,7 +81,7 @@ def _greatest(
             if end < log_starts[tp]
         },
     )
-    told = lookup.greatest_timestamps(partitions)
-    greatest = {tp: time_ms for tp, time_ms in told.items() if time_ms is not None}
+    timestamps = lookup.greatest_timestamps(partitions)
+    greatest = {tp: time_ms for tp, time_ms in timestamps.items() if time_ms is not None}
     # An empty log has no greatest timestamp, and needs no proof.
     return {**greatest, **{tp: -1 for tp in partitions if ends[tp] == log_starts[tp]}}

@@ -1,8 +1,8 @@
-"""Gather the facts of a window and draft it: everything that happens outside the fence.
+"""Gather the facts of a window and draft it: all work outside the fence.
 
-The order of the questions matters: topics, log starts and end offsets first, times after them. A record
-that arrives in between is then either below the end offset and seen, or above it and left for the next
-window, and "no record at or after the cutoff" is an answer about everything below the end.
+The order of the requests matters: topics, log starts and end offsets first, times after them. A record that arrives in
+between is then either below the end offset and seen, or above it and left for the next window, and "no record at or after
+the cutoff" is an answer about all records below the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, LogEnd, TopicFacts, is_pattern
+from kafka_ordered_ops.core.cluster.cluster_facts import (
+    CommittedOffset,
+    LogEnd,
+    TopicFacts,
+    is_pattern,
+    partitions_of,
+)
 from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
     PartitionSetChangedError,
@@ -36,7 +42,7 @@ from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,
     PartitionFacts,
     PartitionQuestion,
-    WindowsAsked,
+    WindowsRequest,
     ask,
     bound_time_ms,
     draft,
@@ -50,7 +56,7 @@ from kafka_ordered_ops.core.planning.scanned_times import KeptTimes, Log, Scan
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, Latest
+from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, Latest, bound_of
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
 from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
@@ -62,37 +68,28 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 #: Called with (offsets scanned, offsets to scan).
 ScanProgress = Callable[[int, int], None]
 
-#: Batches between two reports: a report visits every partition.
+#: The number of batches between two reports, because a report visits every partition.
 _PROGRESS_BATCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A window as far as it can be decided without the fence."""
+    """The part of a window that can be decided without the fence."""
 
     drafts: tuple[PartitionDecision, ...]
-    #: Topics and partitions that the group has no state for yet.
+    #: Topics and partitions without a state in the group.
     newcomers: Mapping[str, TopicState]
     patterns: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def records_scanned(self) -> int:
-        """How many records' timestamps were read."""
-        return sum(one.records_scanned for one in self.drafts)
-
-
-def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-    """Return all partitions of the topics, sorted."""
-    return [
-        TopicPartition(name, number)
-        for name, facts in sorted(topics.items())
-        for number in facts.partitions
-    ]
+        """The number of records whose timestamps were read."""
+        return sum(decision.records_scanned for decision in self.drafts)
 
 
 def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
-    """Raise when a topic is not the one that the group's state is about."""
+    """Raise if a topic is not the one in the group's state."""
     for name, facts in topics.items():
         known = view.state.topics.get(name) if view.state else None
         if known is None:
@@ -139,44 +136,48 @@ class SnapshotReader:
 
         Raises:
             TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
-            StartingOffsetsRequiredError, CommittedOffsetMissingError: where to start is not known.
-            OffsetMapDecodeError: a map of Parallel Consumer, where to start, cannot be used.
+            StartingOffsetsRequiredError, CommittedOffsetMissingError: the starting offset is unknown.
+            OffsetMapDecodeError: a map of Parallel Consumer at the starting offset cannot be used.
             ReadError, BrokerError: the scan failed.
         """
         check_identity(view, topics)
         known = known_logs(view)
         facts = self._facts(windows, topics, known)
-        ends = {one.tp: LogEnd(one.high_watermark, one.leader_epoch) for one in facts}
+        ends = {fact.tp: LogEnd(fact.high_watermark, fact.leader_epoch) for fact in facts}
         check_not_cut(self._group, known, find_cuts(self._lookup, self._group, known, ends))
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         state = view.state and with_newcomers(view.state, newcomers, windows[0])
         claims = replace(view, state=state).claims()
         is_known = knows_times(view.state, windows[0])
         questions = []
-        # Most partitions have seen the same windows, and then these ask the same of all.
-        asked: dict[tuple[TimeRange, ...], WindowsAsked] = {}
-        for one in facts:
-            here = state.partition(one.tp) if state else None
-            partition = here or newcomers[one.tp.topic].partitions[one.tp.partition]
-            frozen = claims.late(one.tp, partition.late).times
-            if frozen not in asked:
-                asked[frozen] = WindowsAsked.of(windows, frozen)
+        # Most partitions have seen the same windows, so the same questions apply to them.
+        requests: dict[tuple[TimeRange, ...], WindowsRequest] = {}
+        for fact in facts:
+            here = state.partition(fact.tp) if state else None
+            partition = here or newcomers[fact.tp.topic].partitions[fact.tp.partition]
+            frozen = claims.late(fact.tp, partition.late).times
+            if frozen not in requests:
+                requests[frozen] = WindowsRequest.of(windows, frozen)
             questions.append(
                 ask(
-                    one,
-                    asked[frozen],
+                    fact,
+                    requests[frozen],
                     origin=partition.origin,
                     done=partition.done,
-                    claimed=claims.offsets(one.tp),
-                    time_map=view.time_map(one.tp, one.topic_id) if is_known else EMPTY_MAP,
+                    claimed=claims.offsets(fact.tp),
+                    time_map=view.time_map(fact.tp, fact.topic_id) if is_known else EMPTY_MAP,
                     now_ms=now_ms,
                 )
             )
         scans, unreadable = self._scan(questions, windows[0])
         return Snapshot(
             drafts=tuple(
-                draft(one, scans.get(one.facts.tp), unreadable.get(one.facts.tp, EMPTY_SET))
-                for one in questions
+                draft(
+                    question,
+                    scans.get(question.facts.tp),
+                    unreadable.get(question.facts.tp, EMPTY_SET),
+                )
+                for question in questions
             ),
             newcomers=newcomers,
             patterns=tuple(name for name in windows[0].topics if is_pattern(name)),
@@ -191,15 +192,15 @@ class SnapshotReader:
     ) -> list[PartitionFacts]:
         partitions, isolation = partitions_of(topics), windows[0].isolation
         spans = log_spans(self._lookup, partitions, isolation, seen_epochs(known))
-        starts = {tp: one.start for tp, one in spans.items()}
+        starts = {tp: span.start for tp, span in spans.items()}
         times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
-        asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
-        heads = first_at_or_after(self._lookup, starts, asked.values())
+        lookups = {time: at_ms for time in times if (at_ms := lookup_time_ms(time)) is not None}
+        heads = first_at_or_after(self._lookup, starts, lookups.values())
         floor, cutoffs = floor_ms(windows), [window.cutoff_ms for window in windows]
 
         def head(tp: TopicPartition, time_ms: int) -> int:
-            found = heads[asked[time_ms]][tp].offset if time_ms in asked else None
-            return head_end(time_ms, log_start=starts[tp], end=spans[tp].end, found=found)
+            offset = heads[lookups[time_ms]][tp].offset if time_ms in lookups else None
+            return head_end(time_ms, log_start=starts[tp], end=spans[tp].end, index_offset=offset)
 
         return [
             PartitionFacts(
@@ -219,33 +220,33 @@ class SnapshotReader:
     def _first_at(
         self, facts: Sequence[PartitionFacts], time_ms: int | None, window: Window
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the first record from a time on; where the index proves nothing, by reading."""
+        """Return the first offset from a time on; if the index proves nothing, find it by reading."""
         if time_ms is None:
-            return dict.fromkeys(one.tp for one in facts)
-        starts = {one.tp: one.log_start for one in facts}
+            return dict.fromkeys(fact.tp for fact in facts)
+        starts = {fact.tp: fact.log_start for fact in facts}
         answers = first_at_or_after(self._lookup, starts, [time_ms])[time_ms]
         doubtful = {
-            one.tp: OffsetSet.of((one.log_start, one.end))
-            for one in facts
-            if not answers[one.tp].is_proven
+            fact.tp: OffsetSet.of((fact.log_start, fact.end))
+            for fact in facts
+            if not answers[fact.tp].is_proven
         }
-        found = {tp: answer.offset for tp, answer in answers.items()}
-        return {**found, **self._first_by_reading(doubtful, time_ms, window)}
+        offsets = {tp: answer.offset for tp, answer in answers.items()}
+        return {**offsets, **self._first_by_reading(doubtful, time_ms, window)}
 
     def _first_by_reading(
-        self, wanted: Mapping[TopicPartition, OffsetSet], time_ms: int, window: Window
+        self, to_read: Mapping[TopicPartition, OffsetSet], time_ms: int, window: Window
     ) -> dict[TopicPartition, int | None]:
-        first: dict[TopicPartition, int | None] = dict.fromkeys(wanted)
-        wanted = {tp: offsets for tp, offsets in wanted.items() if offsets}
+        first: dict[TopicPartition, int | None] = dict.fromkeys(to_read)
+        to_read = {tp: offsets for tp, offsets in to_read.items() if offsets}
         with open_reader(
             self._settings,
             self._group,
             window.isolation,
-            wanted,
+            to_read,
             stall_timeout_s=self._stall_timeout_s,
         ) as reader:
             is_lossy = window.on_data_loss is OnDataLoss.WARN
-            skipping = Skipping(reader, wanted)
+            skipping = Skipping(reader, to_read)
             for batch in skipping.through(reader.timestamps) if is_lossy else reader.timestamps():
                 hits = np.flatnonzero(batch.timestamps_ms >= time_ms)
                 if hits.size and first[batch.tp] is None:
@@ -261,44 +262,44 @@ class SnapshotReader:
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
     ) -> tuple[dict[str, TopicState], tuple[str, ...]]:
-        """Return states for topics and partitions that the group has never planned, and notes about them."""
+        """Return states for topics and partitions that are new to the group, and notes about them."""
         known_topics = view.state.topics if view.state else {}
         new = [
-            one
-            for one in facts
-            if (topic := known_topics.get(one.tp.topic)) is None
-            or one.tp.partition not in topic.partitions
+            fact
+            for fact in facts
+            if (topic := known_topics.get(fact.tp.topic)) is None
+            or fact.tp.partition not in topic.partitions
         ]
         begin = {name for name in topics if is_first_plan(view.state, window, name)}
-        first = [one for one in new if one.tp.topic in begin]
-        later = [one for one in new if one.tp.topic not in begin]
-        origins = {one.tp: one.log_start for one in later}
+        first = [fact for fact in new if fact.tp.topic in begin]
+        later = [fact for fact in new if fact.tp.topic not in begin]
+        origins = {fact.tp: fact.log_start for fact in later}
         started, beyond = self._origins(window, first, committed)
         origins |= started
-        # Parallel Consumer may have been at new partitions before.
+        # Parallel Consumer may have processed new partitions before.
         shared = later if view.state and view.state.format.is_shared else []
         others = self._others(
-            [*shared, *(first if window.starting_offsets == Committed() else [])], committed
+            [*shared, *(fact for fact in first if _bound(window, fact) == Committed())], committed
         )
         states: dict[str, dict[int, PartitionState]] = {}
-        for one in new:
-            found = committed.get(one.tp)
+        for fact in new:
+            commit = committed.get(fact.tp)
             state = PartitionState(
-                origin=origins[one.tp],
-                done=OffsetSet.of((0, origins[one.tp])),
-                committed=None if found is None else found.offset,
+                origin=origins[fact.tp],
+                done=OffsetSet.of((0, origins[fact.tp])),
+                committed=None if commit is None else commit.offset,
             )
-            states.setdefault(one.tp.topic, {})[one.tp.partition] = (
-                begun(others[one.tp]) if one.tp in others else state
+            states.setdefault(fact.tp.topic, {})[fact.tp.partition] = (
+                begun(others[fact.tp]) if fact.tp in others else state
             )
         newcomers = {
             name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
             for name, partitions in states.items()
         }
         notes = [
-            f"{one.tp} is new to the group and starts at earliest"
-            for one in later
-            if one.tp not in others
+            f"{fact.tp} is new to the group and starts at earliest"
+            for fact in later
+            if fact.tp not in others
         ]
         if len(notes) > 5:
             notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
@@ -309,20 +310,20 @@ class SnapshotReader:
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
     ) -> dict[TopicPartition, OthersCommit]:
-        """Return the commits at which new partitions begin, with what Parallel Consumer has done beyond them.
+        """Return the commits at which new partitions begin, with the offsets that Parallel Consumer has done beyond them.
 
         Raises:
             OffsetMapDecodeError: a map is damaged, or reaches past the end of the log.
         """
-        found = {
-            one.tp: others_commit(
-                commit, where=f"group {self._group}, {one.tp}", end=one.high_watermark
+        commits = {
+            fact.tp: others_commit(
+                commit, where=f"group {self._group}, {fact.tp}", end=fact.high_watermark
             )
-            for one in facts
-            if (commit := committed.get(one.tp)) is not None
+            for fact in facts
+            if (commit := committed.get(fact.tp)) is not None
         }
-        check_usable(self._group, found)
-        return found
+        check_usable(self._group, commits)
+        return commits
 
     def _origins(
         self,
@@ -330,21 +331,29 @@ class SnapshotReader:
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
     ) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
-        """Return where partitions begin, and notes about that."""
+        """Return the starting offsets of partitions, and notes about them."""
         if not facts:
             return {}, ()
-        if window.starting_offsets is None:
-            raise self._bound_required(facts, committed)
-        time_ms = bound_time_ms(window.starting_offsets, window.cutoff_ms)
-        found = self._first_at(facts, time_ms, window)
+        by_bound: dict[Bound | None, list[PartitionFacts]] = {}
+        for fact in facts:
+            by_bound.setdefault(_bound(window, fact), []).append(fact)
+        if (unbound := by_bound.pop(None, None)) is not None:
+            raise self._bound_required(unbound, committed)
         origins: dict[TopicPartition, int] = {}
         missing: list[TopicPartition] = []
-        for one in facts:
-            start = _resolve(window.starting_offsets, one, committed, found[one.tp])
-            if start is None:
-                missing.append(one.tp)
-            else:
-                origins[one.tp] = start
+        notes: list[str] = []
+        for bound, own in by_bound.items():
+            if bound is None:
+                continue
+            time_ms = bound_time_ms(bound, window.cutoff_ms)
+            firsts = self._first_at(own, time_ms, window)
+            for fact in own:
+                start = _resolve(bound, fact, committed, firsts[fact.tp])
+                if start is None:
+                    missing.append(fact.tp)
+                else:
+                    origins[fact.tp] = start
+            notes += beyond_notes(bound, time_ms, own, firsts)
         if missing:
             raise CommittedOffsetMissingError(
                 f"group {self._group} has no committed offset for {len(missing)} of {len(facts)} partitions, "
@@ -352,7 +361,7 @@ class SnapshotReader:
                 "starting_offsets, such as earliest",
                 partitions=[str(tp) for tp in missing],
             )
-        return origins, beyond_notes(window.starting_offsets, time_ms, facts, found)
+        return origins, tuple(notes)
 
     def _bound_required(
         self,
@@ -360,15 +369,15 @@ class SnapshotReader:
         committed: Mapping[TopicPartition, CommittedOffset | None],
     ) -> StartingOffsetsRequiredError:
         def offsets_from(bound: Bound) -> str:
-            starts = [_resolve(bound, one, committed, None) for one in facts]
+            starts = [_resolve(bound, fact, committed, None) for fact in facts]
             if any(start is None for start in starts):
                 return "not possible: some partitions have no committed offset"
             left = sum(
-                max(one.end - (start or 0), 0) for one, start in zip(facts, starts, strict=True)
+                max(fact.end - (start or 0), 0) for fact, start in zip(facts, starts, strict=True)
             )
             return f"{left:,} offsets"
 
-        topics = sorted({one.tp.topic for one in facts})
+        topics = sorted({fact.tp.topic for fact in facts})
         choices = "; ".join(
             f"{bound}: {offsets_from(bound)}" for bound in (Earliest(), Latest(), Committed())
         )
@@ -380,17 +389,17 @@ class SnapshotReader:
         )
 
     def unreadable(
-        self, wanted: Mapping[TopicPartition, OffsetSet], isolation: Isolation
+        self, to_read: Mapping[TopicPartition, OffsetSet], isolation: Isolation
     ) -> dict[TopicPartition, OffsetSet]:
-        """Return which of some offsets cannot be read, by reading the timestamps of all.
+        """Return which offsets cannot be read, by reading the timestamps of all.
 
         Raises:
-            RecordsLostError, ReadTimeoutError, BrokerError: the read failed otherwise.
+            RecordsLostError, ReadTimeoutError, BrokerError: the read failed for another reason.
         """
         with open_reader(
-            self._settings, self._group, isolation, wanted, stall_timeout_s=self._stall_timeout_s
+            self._settings, self._group, isolation, to_read, stall_timeout_s=self._stall_timeout_s
         ) as reader:
-            skipping = Skipping(reader, wanted)
+            skipping = Skipping(reader, to_read)
             for _ in skipping.through(reader.timestamps):
                 continue
         return skipping.unreadable
@@ -398,40 +407,40 @@ class SnapshotReader:
     def _scan(
         self, questions: Sequence[PartitionQuestion], window: Window
     ) -> tuple[dict[TopicPartition, ScanResult], Mapping[TopicPartition, OffsetSet]]:
-        """Return the results by partition, and the offsets that could not be read, where their loss is accepted."""
-        asked = {one.facts.tp: one for one in questions if one.to_scan}
-        logs = {tp: _log_of(one.facts, window.isolation) for tp, one in asked.items()}
+        """Return the results by partition, and the unreadable offsets, if their loss is accepted."""
+        by_tp = {question.facts.tp: question for question in questions if question.to_scan}
+        logs = {tp: _log_of(question.facts, window.isolation) for tp, question in by_tp.items()}
         known = {tp: self._kept.of(tp, log) for tp, log in logs.items()}
         scans = {
-            tp: Scan(one.fold(), one.to_scan, known[tp].within(one.to_scan))
-            for tp, one in asked.items()
+            tp: Scan(question.fold(), question.to_scan, known[tp].within(question.to_scan))
+            for tp, question in by_tp.items()
         }
         unreadable = self._read(scans, window)
         for tp, scan in scans.items():
             scan.finish()
             if tp not in unreadable:
-                # Of offsets that are done or claimed, no later plan asks.
-                times = known[tp].joined(scan.learned()).within(asked[tp].open)
+                # No later plan needs the times of offsets that are done or claimed.
+                times = known[tp].joined(scan.learned()).within(by_tp[tp].open)
                 self._kept.keep(tp, logs[tp], times)
         return {tp: scan.fold.finish() for tp, scan in scans.items()}, unreadable
 
     def _read(
         self, scans: Mapping[TopicPartition, Scan], window: Window
     ) -> Mapping[TopicPartition, OffsetSet]:
-        """Read what is not known; return the offsets that could not be read, where their loss is accepted."""
-        wanted = {tp: scan.to_read for tp, scan in scans.items() if scan.to_read}
-        if not wanted:
+        """Read the unknown times; return the unreadable offsets, if their loss is accepted."""
+        to_read = {tp: scan.to_read for tp, scan in scans.items() if scan.to_read}
+        if not to_read:
             return {}
-        total, records = sum(offsets.count for offsets in wanted.values()), 0
+        total, records = sum(offsets.count for offsets in to_read.values()), 0
         reader = open_reader(
             self._settings,
             self._group,
             window.isolation,
-            wanted,
+            to_read,
             stall_timeout_s=self._stall_timeout_s,
         )
         with reader:
-            skipping = Skipping(reader, wanted)
+            skipping = Skipping(reader, to_read)
             is_lossy = window.on_data_loss is OnDataLoss.WARN
             batches = skipping.through(reader.timestamps) if is_lossy else reader.timestamps()
             for number, batch in enumerate(batches):
@@ -443,24 +452,29 @@ class SnapshotReader:
                 if scan.fold.stopped:
                     reader.stop(batch.tp)
                 if self._progress and number % _PROGRESS_BATCHES == 0:
-                    self._progress(_scanned(wanted, reader.positions), total)
+                    self._progress(_scanned(to_read, reader.positions), total)
         if self._progress:
             self._progress(total, total)
         return skipping.unreadable
 
 
 def _log_of(facts: PartitionFacts, isolation: Isolation) -> Log | None:
-    """Return the log that a partition's facts are about; None if its leader does not say which it is."""
+    """Return the log that a partition's facts are about; None if its leader does not identify it."""
     if facts.leader_epoch is None or not facts.topic_id:
         return None
     return Log(facts.topic_id, facts.leader_epoch, isolation)
+
+
+def _bound(window: Window, facts: PartitionFacts) -> Bound | None:
+    """Return the starting bound of a window's new group for a partition; None if there is none."""
+    return bound_of(window.starting_offsets, facts.tp.topic)
 
 
 def _resolve(
     bound: Bound,
     facts: PartitionFacts,
     committed: Mapping[TopicPartition, CommittedOffset | None],
-    found: int | None,
+    first: int | None,
 ) -> int | None:
     offset = committed.get(facts.tp)
     return resolve_start(
@@ -468,16 +482,16 @@ def _resolve(
         log_start=facts.log_start,
         end=facts.end,
         committed=None if offset is None else offset.offset,
-        found=found,
+        index_offset=first,
     )
 
 
 def _scanned(
-    wanted: Mapping[TopicPartition, OffsetSet], positions: Mapping[TopicPartition, int]
+    to_read: Mapping[TopicPartition, OffsetSet], positions: Mapping[TopicPartition, int]
 ) -> int:
-    # Ranges differ in number, so an estimate by position within the whole: enough for a progress bar.
+    # An estimate by position within the whole span, because the number of ranges varies: enough for a progress bar.
     done = 0
-    for tp, offsets in wanted.items():
+    for tp, offsets in to_read.items():
         span = offsets.end - offsets.first
         reached = min(max(positions.get(tp, offsets.first) - offsets.first, 0), span)
         done += offsets.count * reached // span if span else 0

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
+    CommitUnknownError,
     KafkaOrderedOpsError,
     WindowFencedError,
 )
@@ -22,7 +23,7 @@ _FENCED_CODES: Final = frozenset(
         KafkaError.INVALID_TXN_STATE,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError._STATE,
-        # The error of a producer that was fenced while it was writing.
+        # The error of a producer that was fenced while writing.
         KafkaError._FATAL,
     }
 )
@@ -45,7 +46,7 @@ _FINAL_CODES: Final = frozenset(
 def judged(
     error: KafkaException, where: str, reasons: FaultReasons, *, timeout_s: float
 ) -> KafkaOrderedOpsError:
-    """Return the error that a client's error means if the attempt is the last; retriable unless it is final."""
+    """Return the error to raise for a client's error if the attempt is the last; retriable unless it is final."""
     code = error.args[0].code()
     translated = translate(error, doing="changing the group's state", where=where, reasons=reasons)
     if code in _FINAL_CODES:
@@ -55,9 +56,17 @@ def judged(
             f"{where}: other processes changed the group's state again and again for {timeout_s:g} s, "
             f"or its transactions timed out ({error}). Run the same window again"
         )
-    # Within the deadline everything that is not final is tried again, whatever the client calls it.
+    # Within the deadline, every error that is not final is retried, whatever the client's code.
     return (
         translated
         if translated.retriable
         else BrokerUnreachableError(str(translated), code=str(code))
+    )
+
+
+def unknown_outcome(error: Exception, where: str, *, timeout_s: float) -> CommitUnknownError:
+    """Return the error for a commit that may have been stored: the ledger could not be read back."""
+    return CommitUnknownError(
+        f"{where}: no answer to a commit within {timeout_s:g} s, and the ledger could not be read back ({error}): "
+        "the change may have been stored. Run the same window again: it finds out"
     )

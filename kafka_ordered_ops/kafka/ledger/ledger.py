@@ -1,24 +1,24 @@
-"""The ledger: every change of a group's state as one fenced compare-and-set on Kafka itself.
+"""The ledger: every change of a group's state is one fenced compare-and-set in Kafka itself.
 
-The order is everything:
+The order is essential:
 
 1. The cluster's facts for the decision are fetched (`Prepare`): there must be no wait inside the fence.
-2. A **new** producer with the group's one transactional id; ``init_transactions`` fences the previous producer, and
-   ends its open transaction.
-3. *Then* the ledger and the committed offsets are read, to their stable end: the state that the transaction changes,
-   and nothing else.
+2. A **new** producer is opened with the group's only transactional id; ``init_transactions`` fences the previous
+   producer, and ends its open transaction.
+3. *Then* the ledger and the committed offsets are read to their stable end: exactly the state that the transaction
+   changes.
 4. The decision (`core.group.transitions`) is made on this state. It checks by value that the facts fit the group's
    state.
 5. Ledger records and committed offsets are written in **one transaction**.
-6. The producer is discarded. If it was fenced, timed out or got no answer: start at 1 with a new one. A decision that
-   was committed after all is then found in the ledger, and results in no change.
+6. The producer is discarded. If it was fenced, timed out or got no answer, start again at 1 with a new one. A decision
+   that was committed after all is then found in the ledger, and results in no change.
 
-Deciding before fencing, one id per window, or a producer used twice each lose updates: a late EndTxn of an
-older transaction can commit or abort a newer one of the same producer (KIP-890 is about that).
+Each of these would lose updates: deciding before fencing, one id per window, or using a producer twice. A late EndTxn of an
+older transaction can commit or abort a newer one of the same producer (see KIP-890).
 
-"Stable end" means: the partition's *uncommitted* end after ``init_transactions``, read under
-read_committed. Stopping at the last stable offset instead would miss this group's own newest records
-whenever another group has a transaction open in the same partition.
+"Stable end" means the partition's *uncommitted* end after ``init_transactions``, read under read_committed. Stopping at the
+last stable offset instead would miss this group's own newest records whenever another group has an open transaction in the
+same partition.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 
 from kafka_ordered_ops.core.arguments import DefaultTimeout
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset, CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
-    CommitUnknownError,
     ConfigError,
     KafkaOrderedOpsError,
     LedgerUnavailableError,
@@ -49,58 +48,53 @@ from kafka_ordered_ops.core.group.ledger.repair import (
     damaged_record,
     restoration,
 )
+from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.ledger_rules import (
-    CALL_TIMEOUT_S,
     Prepare,
     are_of_one_moment,
     check_not_lost,
     offsets_to_commit,
-    transactional_id,
     unknown_commits,
     with_written_only,
 )
-from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
-from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader, send_offsets_to_transaction
-from kafka_ordered_ops.kafka.ledger.faults import judged
+from kafka_ordered_ops.kafka.ledger.faults import judged, unknown_outcome
 from kafka_ordered_ops.kafka.ledger.log import LedgerLog
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING as COMMITTING
 from kafka_ordered_ops.kafka.ledger.queue import PLANNING as PLANNING
 from kafka_ordered_ops.kafka.ledger.queue import Line, Place, Tickets, TurnInLine
 from kafka_ordered_ops.kafka.ledger.queue import Pace as Pace
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC, LedgerTopic
-from kafka_ordered_ops.kafka.ledger.writing import produce, warm_up
+from kafka_ordered_ops.kafka.ledger.transaction import FencedTransaction
 from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets.committed_offsets import OffsetsReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _Seen = TypeVar("_Seen")
 
-#: A view of the state just read; with a flag whether the log was folded again.
+#: Returns a view of the state just read; the flag tells whether the log was folded again.
 _Look = Callable[[LedgerLog, bool], GroupView]
 
-#: All attempts of one change together.
+#: The time limit for all attempts of one change together.
 UPDATE_TIMEOUT_S: Final = DefaultTimeout(120.0)
 
-#: Ending a transaction that failed, which only makes others wait less.
-_ABORT_TIMEOUT_S: Final = 1.0
-
-#: A read of the queue does not wait for other groups' open transactions.
+#: How long a read of the queue waits: not for other groups' open transactions.
 _LOOK_PATIENCE_S: Final = 0.2
 
-#: A transaction of a living process is open for some ten milliseconds.
+#: How long a plan waits for an open transaction: a living process has it open for tens of milliseconds.
 _PATIENCE_S: Final = 1.0
 
-#: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
+#: How long the broker may hold a fetch at the end of the log: an empty answer proves the end.
 _FETCH_WAIT_MS: Final = 10
 
-#: Read ahead of the fold; the client's own default is 64 MiB.
+#: The limit for fetching ahead of the fold; the client's own default is 64 MiB.
 _QUEUED_KIB_MAX: Final = 4_096
 
 #: Errors after which another attempt may succeed.
@@ -153,12 +147,12 @@ class Ledger:
         processed: Collection[str] = (),
         settle: bool = False,
     ) -> GroupView:
-        """Return the group as of now, without fencing anybody; an empty view where there is no ledger yet.
+        """Return the group's current state, without fencing; an empty view if there is no ledger yet.
 
-        It has the open windows, those wanted by id, and all others or those that `keep` accepts: a hundred thousand
-        old windows are a hundred thousand plans. `processed` are windows whose processed offsets are wanted. With `settle`, a transaction that does not end by itself within
-        moments is considered one of a dead process of this group and ended, so that a plan need not wait for its
-        timeout.
+        The view has the open windows, those wanted by id, and all others or those that `keep` accepts: a hundred thousand
+        old windows are a hundred thousand plans. `processed` are windows whose processed offsets are wanted. With
+        `settle`, a transaction that does not end within moments counts as one of a dead process of this group and is
+        ended, so that a plan need not wait for its timeout.
         """
         if not self._topic.open(create=False):
             return GroupView(group_id)
@@ -182,9 +176,9 @@ class Ledger:
     def summaries(
         self, group_id: str, *, limit: int | None = None, before: str | None = None
     ) -> Summaries:
-        """Return windows of the group as a list shows them; their plans are not read where that can be helped.
+        """Return summaries of the group's windows; plans are not read if that can be avoided.
 
-        All of them, or the last `limit`; those before a window, if one is given.
+        Returns all windows or the last `limit`, and only those before a window if `before` is given.
         """
         if not self._topic.open(create=False):
             return Summaries()
@@ -212,15 +206,15 @@ class Ledger:
         """Change a group's state; return the view after it, or None if the decision was None.
 
         `prepare` and the decision that it returns may run several times, each time on a newer view, and must not
-        have side effects. The decision sees the windows that are open, and those wanted by id, or every one, and the
-        processed offsets of windows for which they are wanted.
-        `partitions` are those whose committed offsets it reads besides the ones the group knows.
+        have side effects. The decision sees the open windows, those wanted by id or all windows, and the processed
+        offsets of the windows in `processed`.
+        `partitions` are read for committed offsets in addition to the partitions that the group knows.
 
         Raises:
-            WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no
-                success before the deadline, by the last reason seen.
+            WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no attempt succeeded
+                before the deadline; the last reason determines the error.
             LedgerLostError: commits of the group point to a ledger that is gone.
-            KafkaOrderedOpsError: whatever `prepare` and the decision raise.
+            KafkaOrderedOpsError: raised by `prepare` or the decision.
         """
         deadline = within(self._timeout_s).at_s
         if self._topic.id is None:
@@ -233,13 +227,36 @@ class Ledger:
 
         known = set(partitions)
 
-        def run(transaction: _Transaction) -> GroupView | None:
-            return transaction.run(prepare(), look, known, takes_unknown=takes_unknown)
+        def change(transaction: FencedTransaction) -> GroupView | None:
+            return self._change(transaction, prepare(), look, known, takes_unknown=takes_unknown)
 
-        return self._try(group_id, run, pace, deadline, turn)
+        return self._try(group_id, change, pace, deadline, turn)
+
+    def _change(
+        self,
+        transaction: FencedTransaction,
+        decide: Decision,
+        look: _Look,
+        partitions: set[TopicPartition],
+        *,
+        takes_unknown: bool,
+    ) -> GroupView | None:
+        transaction.fence()
+        log, view, committed = self._read_inside(transaction, look, partitions)
+        if not takes_unknown:
+            self.check_not_lost(view, committed)
+        transaction.has_read = True
+        outcome = decide(view, committed)
+        if not isinstance(outcome, Change):
+            return None if outcome is None else view
+        offsets = offsets_to_commit(outcome, ledger_id=self._topic.id or "")
+        outcome = with_written_only(outcome, view.state, offsets)
+        # Encoded before the transaction begins, whose timeout starts with the first message.
+        transaction.store(list(log.messages(outcome)), offsets)
+        return outcome.applied_to(view)
 
     def turn(self, group_id: str) -> GroupTurn:
-        """Return a turn for calls of `update`, each of which may find that the group has changed since its facts were read."""
+        """Return a turn for repeated calls of `update`, which may find that the group has changed since its facts were read."""
 
         def is_busy() -> bool:
             log = self._logs.get(group_id)
@@ -259,25 +276,39 @@ class Ledger:
     def remove(self, group_id: str) -> None:
         """Remove all records of a group, in one transaction; committed offsets stay as they are.
 
-        Raises the errors of `update`, but none about the records: they may be damaged.
+        Raises the errors of `update`, except those about the records, which may be damaged.
         """
         if self._topic.open(create=False):
             deadline = within(self._timeout_s).at_s
-            self._try(group_id, _Transaction.remove, COMMITTING, deadline)
+            self._try(group_id, self._remove, COMMITTING, deadline)
+
+    def _remove(self, transaction: FencedTransaction) -> None:
+        transaction.fence()
+        log = self._read(transaction.group_id, transaction.deadline)
+        transaction.has_read = True
+        transaction.store(list(log.removal()), {})
 
     def restore(self, group_id: str, offset: int, *, dry_run: bool = False) -> RestoredRecord:
-        """Restore one record that cannot be read, in one transaction; with `dry_run` only look what would be done.
+        """Restore one unreadable record in one transaction; with `dry_run`, only return what would be done.
 
         Raises:
-            ConfigError: there is no such record at the offset.
-            LedgerUnavailableError, and others: as `update`.
+            ConfigError: there is no unreadable record at the offset.
+            LedgerUnavailableError, and others: raised as by `update`.
         """
         deadline = within(self._timeout_s).at_s
         if not self._topic.open(create=False):
             raise ConfigError(f"there is no ledger {self._topic.name}, and no record to restore")
         if dry_run:
             return self._restoration(group_id, offset, deadline)[0]
-        return self._try(group_id, lambda one: one.restore(offset), COMMITTING, deadline)
+
+        def restore(transaction: FencedTransaction) -> RestoredRecord:
+            transaction.fence()
+            restored, messages = self._restoration(group_id, offset, transaction.deadline)
+            transaction.has_read = True
+            transaction.store(messages, {})
+            return restored
+
+        return self._try(group_id, restore, COMMITTING, deadline)
 
     def _restoration(
         self, group_id: str, offset: int, deadline: float
@@ -293,16 +324,16 @@ class Ledger:
     def _try(
         self,
         group_id: str,
-        run: Callable[[_Transaction], _Seen],
+        run: Callable[[FencedTransaction], _Seen],
         pace: Pace,
         deadline: float,
         turn: GroupTurn | None = None,
     ) -> _Seen:
-        """Return one attempt after the other until one gets through."""
+        """Make one attempt after the other until one succeeds; return its result."""
         unknown, held = False, turn.place if isinstance(turn, TurnInLine) else None
         with self._place(group_id, pace) if held is None else contextlib.nullcontext(held) as place:
             for attempt in range(1_000_000):
-                transaction = _Transaction(self, group_id, deadline)
+                transaction = self._transaction(group_id, deadline)
                 try:
                     place.wait(
                         partial(self._look, group_id),
@@ -312,7 +343,7 @@ class Ledger:
                     )
                     return run(transaction)
                 except (KafkaException, KafkaOrderedOpsError) as error:
-                    # The state inside the fence shows how an earlier commit ended.
+                    # An attempt that has read the state inside the fence knows how an earlier commit ended.
                     unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
                     cause = self._judge(error, group_id, unknown)
                     pause = pace.pause_s(attempt)
@@ -328,8 +359,13 @@ class Ledger:
                     time.sleep(pause)
         raise AssertionError("the deadline ends the loop")
 
+    def _transaction(self, group_id: str, deadline: float) -> FencedTransaction:
+        return FencedTransaction(
+            self._settings, self._topic, self._reasons, self._cluster_id, group_id, deadline
+        )
+
     def _look(self, group_id: str) -> Line:
-        """Return the waiting tickets. The next read shows those hidden by an open transaction."""
+        """Return the waiting tickets, except those hidden by an open transaction, which a later read shows."""
         with contextlib.suppress(LedgerUnavailableError):
             self._read(group_id, time.monotonic() + _LOOK_PATIENCE_S)
         return self._logs[group_id].line
@@ -337,24 +373,20 @@ class Ledger:
     def _judge(
         self, error: KafkaException | KafkaOrderedOpsError, group_id: str, unknown: bool
     ) -> KafkaOrderedOpsError:
-        """Return the error that a failed attempt means if it is the last."""
-        if isinstance(error, KafkaOrderedOpsError):
-            return self._unknown(group_id, error) if unknown and error.retriable else error
+        """Return the error to raise if a failed attempt is the last."""
         where = f"group {group_id}, ledger {self._topic.name}"
-        cause = judged(error, where, self._reasons, timeout_s=self._timeout_s)
-        return self._unknown(group_id, error) if unknown and cause.retriable else cause
-
-    def _unknown(self, group_id: str, error: Exception) -> CommitUnknownError:
-        return CommitUnknownError(
-            f"group {group_id}, ledger {self._topic.name}: no answer to a commit within {self._timeout_s:g} s, and the "
-            f"ledger could not be read back ({error}): the change may have been stored. Run the same window "
-            "again: it finds out"
-        )
+        if isinstance(error, KafkaOrderedOpsError):
+            cause = error
+        else:
+            cause = judged(error, where, self._reasons, timeout_s=self._timeout_s)
+        if unknown and cause.retriable:
+            return unknown_outcome(error, where, timeout_s=self._timeout_s)
+        return cause
 
     def _read(self, group_id: str, deadline: float) -> LedgerLog:
-        """Return the group's log, folded up to the uncommitted end as of now."""
+        """Return the group's log, folded up to the current uncommitted end."""
         if group_id not in self._logs:
-            # Any group id does for plain reads; the group's own is the one that rights are granted on.
+            # Plain reads work with any group id; the rights are granted on the group's own.
             config = self._settings.consumer(
                 group_id=group_id,
                 isolation=Isolation.READ_COMMITTED,
@@ -370,7 +402,7 @@ class Ledger:
             if max(start, log.position) <= end:
                 log.read_to(end, log_start=start, deadline=deadline)
                 return log
-            # Logs do not shrink: this is another one, or a new leader does not know all of it yet.
+            # Logs do not shrink: this is another log, or a new leader does not know all of it yet.
             self._topic.check_same()
             if time.monotonic() > deadline:
                 raise LedgerUnavailableError(
@@ -381,10 +413,10 @@ class Ledger:
             time.sleep(RETRY_PAUSE_S)
 
     def _span(self, log: LedgerLog) -> tuple[int, int]:
-        """Return where a group's partition begins, as far as that matters, and its uncommitted end as of now."""
+        """Return the start of a group's partition, or the position if there is one, and its current uncommitted end."""
         tp = log.where
         try:
-            # The start only where a fold begins: further on it would be asked in vain, three times a change.
+            # The start is needed only for a new fold; otherwise it would be requested in vain, three times a change.
             start = log.position or self._lookup.log_starts([tp])[tp]
             return start, self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
         except UnknownTopicError:
@@ -394,7 +426,7 @@ class Ledger:
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
     ) -> _Seen:
-        """Return the state just read, made by `look`, which gets a flag whether the log was folded again."""
+        """Return the view that `look` makes of the state just read; its flag tells whether the log was folded again."""
         certain = False
         while True:
             try:
@@ -409,30 +441,54 @@ class Ledger:
                 log, certain = self._read(log.group_id, deadline), True
             else:
                 for dropped in log.newly_dropped():
-                    _log.warning("a record is left out, and made again: %s", dropped)
+                    _log.warning("a record is left out and will be recreated: %s", dropped)
                 return seen
+
+    def _read_inside(
+        self, transaction: FencedTransaction, look: _Look, partitions: set[TopicPartition]
+    ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
+        """Read the committed offsets, then the ledger, never the other way round.
+
+        A process that fences this attempt may commit between the two reads. With the ledger last, the ledger has the
+        records of every commit that was read. With the ledger first, that commit would appear to be lost in the ledger.
+        Offsets older than the ledger's are read again: only offsets read after the ledger prove that they were set back.
+        """
+        group_id, known = transaction.group_id, set(partitions)
+        state: GroupState | None = None
+        while True:
+            committed = self.committed_offsets(
+                group_id, sorted(known), timeout_s=transaction.call_timeout_s()
+            )
+            log = self._read(group_id, transaction.deadline)
+            view = self._looked_at(log, look, transaction.deadline)
+            held = {tp for tp, _ in view.state} if view.state else set()
+            if held <= known:
+                if are_of_one_moment(state, view.state, committed):
+                    return self._logs[group_id], view, committed
+                state = view.state
+            known |= held
 
     def committed_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """Return the group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
+        """Return the group's committed offsets, over a cached connection: a new one costs 60 ms inside the fence."""
         reader = self._offsets.setdefault(group_id, OffsetsReader(self._settings, group_id))
         return reader.read(partitions, timeout_s=timeout_s)
 
     def _cluster_id(self) -> str:
-        """Return the cluster's id, asked once: every change checks that the ledger topic is the same (`check_same`)."""
+        """Return the cluster's id, requested once: every change checks that the ledger topic is the same (`check_same`)."""
         if self._cluster is None:
             self._cluster = self._lookup.cluster_id()
         return self._cluster
 
     def ledger_id(self) -> str | None:
-        """Return what tells this ledger from any other one, as ``cluster id/topic id``; None while there is none."""
+        """Return the unique id of this ledger as ``cluster id/topic id``; None while there is no ledger."""
         if not self._topic.open(create=False):
             return None
         return f"{self._cluster_id()}/{self._topic.id}"
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
-        """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
+        """Raise `LedgerLostError` if commits of this package know more than the ledger."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
 
     def unknown_commits(
@@ -440,146 +496,3 @@ class Ledger:
     ) -> frozenset[TopicPartition]:
         """Return the partitions whose commits `check_not_lost` refuses."""
         return frozenset(unknown_commits(view, committed, ledger_id=self._topic.id))
-
-
-class _Transaction:
-    """One attempt: one producer, one transaction at most."""
-
-    def __init__(self, ledger: Ledger, group_id: str, deadline: float) -> None:
-        self._ledger = ledger
-        self._group = group_id
-        self._deadline = deadline
-        self._producer: Producer | None = None
-        #: Whether a commit was asked for and not answered.
-        self.outcome_unknown = False
-        #: Whether the ledger was read inside the fence: an unknown outcome is known then.
-        self.has_read = False
-
-    def run(
-        self,
-        decide: Decision,
-        look: _Look,
-        partitions: set[TopicPartition],
-        *,
-        takes_unknown: bool,
-    ) -> GroupView | None:
-        producer = self._fenced()
-        log, view, committed = self._read(look, partitions)
-        if not takes_unknown:
-            self._ledger.check_not_lost(view, committed)
-        self.has_read = True
-        outcome = decide(view, committed)
-        if outcome is None:
-            return None
-        if not isinstance(outcome, Change):
-            return view
-        offsets = offsets_to_commit(outcome, ledger_id=self._ledger._topic.id or "")
-        outcome = with_written_only(outcome, view.state, offsets)
-        # Written out before the transaction begins: its time-out counts from the first of them.
-        self._store(producer, list(log.messages(outcome)), offsets)
-        return outcome.applied_to(view)
-
-    def remove(self) -> None:
-        """Remove all records of the group, which need not be readable."""
-        producer = self._fenced()
-        log = self._ledger._read(self._group, self._deadline)
-        self.has_read = True
-        self._store(producer, list(log.removal()), {})
-
-    def restore(self, offset: int) -> RestoredRecord:
-        """Restore one record that cannot be read."""
-        producer = self._fenced()
-        restored, messages = self._ledger._restoration(self._group, offset, self._deadline)
-        self.has_read = True
-        self._store(producer, messages, {})
-        return restored
-
-    def connect(self) -> Producer:
-        """Open the producer and its connections. That fences nobody yet, and so need not wait for the turn."""
-        if self._producer is None:
-            ledger = self._ledger
-            config = ledger._settings.producer(
-                transactional_id=self._transactional_id(),
-                # Plans are repetitive JSON, and every new process reads all that remain.
-                compression_type="lz4",
-            )
-            self._producer = open_client(Producer, config, ledger._reasons)
-            waits_for("the coordinator of the group's transactions")
-            warm_up(self._producer, ledger._topic.name, timeout_s=self._call_timeout_s())
-        return self._producer
-
-    def _fenced(self) -> Producer:
-        """Return a producer that has fenced the ones before it."""
-        producer = self.connect()
-        waits_for("the coordinator of the group's transactions")
-        producer.init_transactions(self._call_timeout_s())
-        return producer
-
-    def _read(
-        self, look: _Look, partitions: set[TopicPartition]
-    ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
-        """Return the committed offsets, then the ledger: never the other way round.
-
-        A process that fences this attempt may commit between the two reads. With the ledger last, its records exist
-        for every commit that was read. With the ledger first, that commit would appear to be lost by the ledger.
-        Offsets that are older than the ledger's are read once more: only those read after it were set back.
-        """
-        ledger, known = self._ledger, set(partitions)
-        seen: GroupState | None = None
-        while True:
-            committed = ledger.committed_offsets(
-                self._group, sorted(known), timeout_s=self._call_timeout_s()
-            )
-            log = ledger._read(self._group, self._deadline)
-            view = ledger._looked_at(log, look, self._deadline)
-            held = {tp for tp, _ in view.state} if view.state else set()
-            if held <= known:
-                if are_of_one_moment(seen, view.state, committed):
-                    return ledger._logs[self._group], view, committed
-                seen = view.state
-            known |= held
-
-    def _store(
-        self,
-        producer: Producer,
-        messages: Sequence[LedgerMessage],
-        offsets: Mapping[TopicPartition, CommittedOffset],
-    ) -> None:
-        try:
-            self._write(producer, messages, offsets)
-        except BaseException:
-            if not self.outcome_unknown:
-                # Else readers of the group's offsets wait for it until its time-out.
-                with contextlib.suppress(KafkaException):
-                    producer.abort_transaction(_ABORT_TIMEOUT_S)
-            raise
-
-    def _write(
-        self,
-        producer: Producer,
-        messages: Sequence[LedgerMessage],
-        offsets: Mapping[TopicPartition, CommittedOffset],
-    ) -> None:
-        where = self._ledger._topic.partition_of(self._group)
-        producer.begin_transaction()
-        for message in messages:
-            produce(producer, where, message, deadline=self._deadline)
-        if offsets:
-            send_offsets_to_transaction(
-                producer, self._group, offsets, timeout_s=self._call_timeout_s()
-            )
-        self.outcome_unknown = True
-        waits_for("the answer to a commit")
-        try:
-            producer.commit_transaction(self._call_timeout_s())
-        except KafkaException as error:
-            # An abortable error is an answer: nothing was stored.
-            self.outcome_unknown = not error.args[0].txn_requires_abort()
-            raise
-        self.outcome_unknown = False
-
-    def _transactional_id(self) -> str:
-        return transactional_id(self._ledger._cluster_id(), self._group)
-
-    def _call_timeout_s(self) -> float:
-        return max(min(CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)

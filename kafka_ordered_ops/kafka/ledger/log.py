@@ -1,4 +1,4 @@
-"""Reading the ledger from Kafka: one group's records, up to the current end of its partition."""
+"""Read the ledger from Kafka: one group's records, up to the current end of its partition."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ordered_ops.core import types as core
+from kafka_ordered_ops.core.cluster.reading import unreadable_in
 from kafka_ordered_ops.core.errors import (
     LedgerCorruptError,
     LedgerUnavailableError,
@@ -24,7 +25,6 @@ from kafka_ordered_ops.core.group.ledger.records import (
 )
 from kafka_ordered_ops.core.group.ledger.repair import RecordHistory
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.reading import unreadable_in
 from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.kafka.client.answers import position as offset_known
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
@@ -38,18 +38,18 @@ from kafka_ordered_ops.kafka.read.unreadable import is_unreadable, unreadable_er
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _CONSUME_RECORDS: Final = 1_000
-# How long a read waits for the next record, or for the news that there is none.
+# How long a read waits for the next record, or for the end event.
 _CONSUME_TIMEOUT_S: Final = 0.01
 
-#: Fetching a thousand old windows again.
+#: Enough for fetching a thousand old windows again.
 _FETCH_TIMEOUT_S: Final = 30.0
 
-#: Offsets that are read through to the next one wanted: it takes as long as a read that begins there.
+#: Gaps up to this many offsets are read through, which takes as long as starting another read after the gap.
 _READ_THROUGH: Final = 2_000
 
 
 class LedgerLog(LedgerFold):
-    """One group's records, folded from its ledger partition up to a position; read on from there."""
+    """One group's records, folded from its ledger partition up to a position, from which later reads continue."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LedgerLog(LedgerFold):
 
     @property
     def position(self) -> int:
-        """The offset of the ledger's partition below which everything is folded."""
+        """The offset of the ledger's partition below which all records are folded."""
         return self._position or 0
 
     def close(self) -> None:
@@ -83,18 +83,18 @@ class LedgerLog(LedgerFold):
 
     @property
     def _consumer(self) -> Consumer:
-        """The reader, opened when there is something to read: one that was idle first may fetch 0.6 s late."""
+        """The reader, opened when there is something to read: a reader that was idle first may fetch 0.6 s late."""
         self._home.check(f"the ledger's reader of group {self.group_id}")
         if self._opened is None:
             self._opened = self._open_consumer()
         return self._opened
 
     def read_to(self, end: int, *, log_start: int, deadline: float) -> None:
-        """Fold everything below `end`; `deadline` is a `time.monotonic` moment.
+        """Fold all records below `end`; `deadline` is a `time.monotonic` time.
 
         Raises:
-            LedgerUnavailableError: the position does not reach the end in time. Under read_committed that
-                is so while a transaction of any group is open in the partition.
+            LedgerUnavailableError: the position does not reach the end in time. Under read_committed this happens
+                while a transaction of any group is open in the partition.
         """
         start = log_start if self._position is None else self._position
         for messages, position in self._read(start, end, deadline):
@@ -105,7 +105,7 @@ class LedgerLog(LedgerFold):
         self.has_read_all()
 
     def history(self, record: RecordName, *, log_start: int, deadline: float) -> RecordHistory:
-        """Return the writes of one record that the log still has, as far as it is folded."""
+        """Return the writes of one record that the log still has, up to the folded position."""
         history = RecordHistory(self.group_id, record)
         for messages, _ in self._read(log_start, self.position, deadline):
             for message in messages:
@@ -116,19 +116,19 @@ class LedgerLog(LedgerFold):
         return history
 
     def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
-        """Return the values of records that were folded before; those that are gone from the log are left out."""
-        wanted, found = set(offsets), dict[int, bytes]()
+        """Return the values of records that were folded before, without those that are gone from the log."""
+        requested, values = set(offsets), dict[int, bytes]()
         deadline = within(_FETCH_TIMEOUT_S).at_s
         for start, end in _runs(offsets):
             for messages, _ in self._read(start, end, deadline):
                 for message in messages:
                     offset, value = message.offset(), message.value()
-                    if offset in wanted and value is not None:
-                        found[offset] = value
-        return found
+                    if offset in requested and value is not None:
+                        values[offset] = value
+        return values
 
     def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
-        """Yield records from `start` on until the position reaches `end`, each time with the position after them."""
+        """Yield lists of records from `start` on until the position reaches `end`, each with the position after them."""
         if start >= end:
             return
         waits_for(f"the ledger {self.where} to be read up to offset {end}")
@@ -170,9 +170,9 @@ class LedgerLog(LedgerFold):
             consumer.unassign()
 
     def _beyond(self, message: Message) -> int | None:
-        """Return where to read on after a batch that is too large to be unpacked: no record of this package is in it.
+        """Return where to continue after a batch that is too large to be unpacked, which has no record of this package.
 
-        None for any other event. Raises `LedgerCorruptError` for a batch that is damaged.
+        Returns None for any other event. Raises `LedgerCorruptError` for a damaged batch.
         """
         error, at = message.error(), offset_known(message.offset())
         place = (message.topic(), message.partition())
@@ -183,7 +183,7 @@ class LedgerLog(LedgerFold):
             or place != (self.where.topic, self.where.partition)
         ):
             return None
-        found = unreadable_error(
+        fault = unreadable_error(
             self._config,
             self.where,
             at,
@@ -192,14 +192,14 @@ class LedgerLog(LedgerFold):
             self._reasons,
             timeout_s=_FETCH_TIMEOUT_S,
         )
-        batch = unreadable_in(found, [self.where]).get(self.where)
-        if isinstance(found, RecordTooLargeError) and batch is not None:
-            _log.warning("passed over, since no record of the ledger is in it: %s", found)
+        batch = unreadable_in(fault, [self.where]).get(self.where)
+        if isinstance(fault, RecordTooLargeError) and batch is not None:
+            _log.warning("passed over, since no record of the ledger is in it: %s", fault)
             return batch.end
         raise LedgerCorruptError(
-            f"group {self.group_id}: the ledger cannot be read at offset {at}: {found.message}. Restore the partition "
+            f"group {self.group_id}: the ledger cannot be read at offset {at}: {fault.message}. Restore the partition "
             "from a replica"
-        ) from found
+        ) from fault
 
     def _end_told(self, message: Message) -> int:
         """Return the end of the partition from an end event, or 0; raise the event's error."""
@@ -207,8 +207,8 @@ class LedgerLog(LedgerFold):
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return offset_known(offset) or 0
         if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
-            # The client's events about brokers and the group's coordinator are no answer to this read, and may be
-            # older than it.
+            # The client's events about brokers and the group's coordinator are not answers to this read, and may be older
+            # than it.
             self._reasons.add(error)
             return 0
         raise translate(
@@ -224,10 +224,10 @@ class LedgerLog(LedgerFold):
             self.take(offset, key, value, partial(_headers_of, message))
 
     def _unread(
-        self, wanted: range, position: int, took_s: float, quiet_s: float
+        self, range_: range, position: int, took_s: float, quiet_s: float
     ) -> LedgerUnavailableError:
-        """Return the error of a read that did not reach its end in time: it was under way, or stuck."""
-        start, end, read = wanted.start, wanted.stop, position - wanted.start
+        """Return the error of a read that did not reach its end in time: it was still progressing, or stuck."""
+        start, end, read = range_.start, range_.stop, position - range_.start
         if read > 0 and quiet_s < took_s / 10:
             return LedgerUnavailableError(
                 f"group {self.group_id}: the ledger {self.where} is too large to be read in {took_s:.0f} s: {read:,} of "
@@ -244,15 +244,15 @@ class LedgerLog(LedgerFold):
 
 
 def _headers_of(message: Message) -> Headers | None:
-    """Return a record's headers; None if their keys are not text, which the client fails on: no record of ours."""
+    """Return a record's headers; None if their keys are not text, on which the client fails: our records' keys are text."""
     try:
         return message.headers()
-    except (SystemError, UnicodeDecodeError):  # By the client's version.
+    except (SystemError, UnicodeDecodeError):  # Depends on the client's version.
         return None
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Return rising offsets as ranges, each read in one go."""
+    """Yield rising offsets as ranges that are each read at once."""
     start = end = None
     for offset in offsets:
         if start is not None and end is not None and offset - end > _READ_THROUGH:

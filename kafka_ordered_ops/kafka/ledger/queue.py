@@ -1,13 +1,14 @@
-"""Turns: processes that change the same group at once go one after the other.
+"""Turns: processes that change the same group at the same time take turns.
 
-The fence alone is safe but not fair: each attempt fences the running one, so that with many processes few attempts
-succeed, and some processes have none for minutes. A process that was fenced, or finds others waiting, therefore draws
-a *ticket*: a record in the group's ledger partition, outside any transaction. The order is first come, first served,
-commits before plans. A ticket is only a hint: a process that ignores tickets, a wrong clock, or a ticket that cannot
-be written cost time, never a wrong change.
+The fence alone is safe but not fair: each attempt fences the running one, so with many processes few attempts succeed, and
+some processes have no success for minutes. So a process that was fenced, or finds others waiting, draws a *ticket*: a record
+in the group's ledger partition, outside any transaction. The order is first come, first served, commits before plans. A
+ticket is only a hint: a process that ignores tickets, a wrong clock, or a ticket that cannot be written costs time, but
+never causes a wrong change.
 
-A ticket is valid as long as its holder renews it. Tickets of a killed process are skipped after `_LIVE_S`, and removed
-by the next process that finishes. The next in line prepares what fences nobody: a plan's draft, and the connections.
+A ticket is valid as long as its holder renews it. Tickets of a killed process are skipped after `_LIVE_S`, and the next
+process that finishes removes them. The next process in line prepares the work that fences nobody: a plan's draft, and the
+connections.
 """
 
 from __future__ import annotations
@@ -37,47 +38,47 @@ _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _KIND: Final = "turn"
 
-#: The current change is before all waiting ones.
+#: The rank of the current change, before all waiting ones.
 _NOW: Final = -1
-#: A commit makes room for others and frees a job that is done.
+#: The rank of commits: they free resources, and end jobs that are done.
 COMMITS: Final = 0
 PLANS: Final = 1
 
 #: The interval of renewals, and their validity.
 _BEAT_S: Final = 0.7
 _LIVE_S: Final = 3.0
-#: Whose ticket cannot be read for so long goes without one.
+#: A process that cannot read its own ticket for this time continues without one.
 _UNSEEN_MAX_S: Final = 5.0
-#: A change that takes longer than its transaction may is fenced by the next one, as without tickets.
+#: A change that takes longer than its transaction's timeout is fenced by the next one, as without tickets.
 _TURN_MAX_S: Final = TRANSACTION_TIMEOUT_MS / 1000
 
-#: Time between two reads of the queue by the next one, and more for each further ticket ahead: as long as its change
-#: may take, so that the last in a long queue does not read often.
+#: The time between two reads of the queue by the next in line, and the time added for each further ticket ahead: about the
+#: time of a change, so that the last in a long queue reads rarely.
 _LOOK_FIRST_S: Final = 0.015
 _LOOK_EACH_S: Final = 0.06
 _LOOK_MAX_S: Final = 0.8
 
 _FLUSH_TIMEOUT_S: Final = 2.0
 
-#: A ticket that is written twice is harmless, and a producer's id is one more answer to wait for. In order, lest a
-#: renewal come after the ticket's removal.
+#: A ticket that is written twice is harmless, and a producer id would be another answer to wait for. In order, so that a
+#: renewal never follows the ticket's removal.
 _CONFIG: Final = {"enable.idempotence": "false", "max.in.flight": "1", "linger.ms": "0"}
 
-#: Tickets of one group: many more than processes ever wait. Without further ones, the fence alone decides.
+#: The largest number of tickets of one group, many more than processes ever wait. Beyond it, the fence alone decides.
 _TICKETS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a change that was fenced waits before its next attempt.
+    """How long a fenced change waits before its next attempt.
 
-    Each attempt fences the running one. Tickets keep most of them apart. For the others, the pauses grow until
-    conflicts are rare, and their random spread keeps two from colliding for ever.
+    Each attempt fences the running one. Tickets keep most attempts apart. For the others, the pauses grow until
+    conflicts are rare, and their random spread keeps two processes from colliding forever.
     """
 
     first_s: float
     max_s: float
-    #: The place in the line.
+    #: The rank in the line.
     rank: int
 
     def pause_s(self, attempt: int) -> float:
@@ -86,7 +87,7 @@ class Pace:
         return grown_s * random.uniform(0.5, 1.5)
 
 
-#: A commit frees resources and ends a finished job: it is before plans.
+#: A commit frees resources and ends a finished job, so it goes before plans.
 COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
 PLANNING: Final = Pace(0.1, 4.0, PLANS)
 
@@ -94,21 +95,21 @@ PLANNING: Final = Pace(0.1, 4.0, PLANS)
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     rank: int
-    #: Where it was drawn: the order among those of one rank.
+    #: The offset of the first record: the order among tickets of one rank.
     offset: int
-    #: `time.monotonic` of the last sign of life.
+    #: The `time.monotonic` time of the last renewal.
     seen_s: float
 
 
 class Line:
-    """The tickets of one group, as far as its ledger partition was read."""
+    """The tickets of one group, as far as its ledger partition has been read."""
 
     def __init__(self, group_id: str) -> None:
         self._group = group_id
         self._tickets: dict[str, _Ticket] = {}
 
     def take(self, offset: int, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
-        """Take in a record of the ledger; return whether it was a ticket, of whatever group."""
+        """Process a record of the ledger; return whether it was a ticket, of any group."""
         if b'"turn"' not in key:
             return False
         parsed = parse_key(key, (_KIND,))
@@ -116,7 +117,7 @@ class Line:
             return False
         group_id, _, name, _ = parsed
         if group_id == self._group:
-            # Another program's ticket of no rank says nothing.
+            # A ticket without a valid rank is another program's, and is ignored.
             with suppress(JsonError):
                 rank = None if value is None else whole_number(value, least=_NOW, greatest=PLANS)
                 self._set(name, rank, offset, timestamp_ms)
@@ -135,29 +136,30 @@ class Line:
             self._tickets[name] = replace(known, rank=rank, seen_s=seen_s)
 
     def ahead_of(self, name: str | None) -> int:
-        """Return how many live tickets go before one; before a newcomer, with None."""
+        """Return how many live tickets go before a ticket; for None, before a newcomer."""
         now_s = time.monotonic()
         own = self._tickets.get(name) if name is not None else None
         return sum(
-            one.seen_s > now_s - _LIVE_S
-            for other, one in self._tickets.items()
-            if other != name and (own is None or (one.rank, one.offset) < (own.rank, own.offset))
+            ticket.seen_s > now_s - _LIVE_S
+            for other, ticket in self._tickets.items()
+            if other != name
+            and (own is None or (ticket.rank, ticket.offset) < (own.rank, own.offset))
         )
 
     def __contains__(self, name: str) -> bool:
         return name in self._tickets
 
     def dead(self) -> list[str]:
-        """Return the tickets whose holders have long been silent."""
+        """Return the tickets that have not been renewed for a long time."""
         before_s = time.monotonic() - 10 * _LIVE_S
-        return [name for name, one in self._tickets.items() if one.seen_s < before_s]
+        return [name for name, ticket in self._tickets.items() if ticket.seen_s < before_s]
 
 
 class Tickets:
-    """Writes the tickets of one process.
+    """Write the tickets of one process.
 
-    The client is opened for the first ticket, and kept: each new one takes a tenth of a second until it can write, and
-    more connections than a change itself.
+    The client is opened for the first ticket and kept: a new one needs a tenth of a second before it can write, and more
+    connections than a change itself.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -165,11 +167,11 @@ class Tickets:
         self._producer: Producer | None = None
 
     def write(self, where: TopicPartition, group_id: str, name: str, rank: int | None) -> None:
-        """Write a ticket, or remove it; `flush` sees to it that the others can read it."""
+        """Write or remove a ticket; after `flush`, other processes can read it."""
         key = record_key(group_id, RecordName(_KIND, name), 0)
         value = None if rank is None else str(rank).encode()
         try:
-            producer = self._opened(where.topic)
+            producer = self._open_producer(where.topic)
             producer.produce(where.topic, key=key, value=value, partition=where.partition)
             producer.poll(0)
         except (KafkaException, BufferError) as error:
@@ -178,11 +180,11 @@ class Tickets:
             self._producer = None
 
     def flush(self) -> None:
-        """Wait, a little, until the broker has what was written."""
+        """Wait briefly until the broker has stored the writes."""
         if self._producer is not None:
             self._producer.flush(_FLUSH_TIMEOUT_S)
 
-    def _opened(self, topic: str) -> Producer:
+    def _open_producer(self, topic: str) -> Producer:
         if self._producer is None:
             reasons = FaultReasons(self._settings.secret_values())
             config = {**self._settings.producer(), **_CONFIG}
@@ -192,13 +194,13 @@ class Tickets:
 
 
 class Place:
-    """One change's place in the line, once it has one. A context manager, which leaves the line."""
+    """One change's place in the line, if it needs one. A context manager, which leaves the line at its end."""
 
     def __init__(self, tickets: Tickets, where: TopicPartition, group_id: str, rank: int) -> None:
         self._tickets = tickets
         self._where = where
         self._group = group_id
-        #: Of its kind; `_rank` is the current one.
+        #: The rank of its kind; `_rank` is the current one.
         self._kind_rank = self._rank = rank
         self._name = uuid.uuid4().hex[:12]
         self._is_in_line = False
@@ -231,17 +233,17 @@ class Place:
         deadline: float,
         when_next: Callable[[], object] | None = None,
     ) -> None:
-        """Return when it is this change's turn, no other waits, or the deadline is near.
+        """Return when it is this change's turn, no other change waits, or the deadline is near.
 
-        `look` reads the queue; `contended` is true if this change was fenced. `when_next` is called once before the
-        turn, if that has to be waited for.
+        `look` reads the queue; `contended` is true if this change was fenced. `when_next` is called once before the turn,
+        if there is a wait.
         """
         if not self._is_in_line and not contended:
             self._line = look()
             if not self._line.ahead_of(None):
                 return
         if contended and self._rank == _NOW:
-            # Who fenced it is at it now: it goes next.
+            # The process that fenced this change is running now; this change goes next.
             self._stop_renewing()
             self._rank = self._kind_rank
             self._say()
@@ -255,7 +257,7 @@ class Place:
         self._start_renewing()
 
     def approach(self, look: Callable[[], Line], *, deadline: float) -> None:
-        """Return when at most one other goes first, or the deadline is near."""
+        """Return when at most one other change goes first, or the deadline is near."""
         if not self._is_in_line:
             self._is_in_line = True
             self._drawn_s = time.monotonic()
@@ -276,12 +278,12 @@ class Place:
         if time.monotonic() - self._beaten_s > _BEAT_S:
             self._say()
         line = self._line = look()
-        # Not read as far as its own ticket, the line says nothing yet of those before it.
+        # Until the line has been read up to this change's own ticket, the tickets before it are unknown.
         is_partial = self._name not in line and time.monotonic() - self._drawn_s < _UNSEEN_MAX_S
         return max(line.ahead_of(self._name), int(is_partial))
 
     def _start_renewing(self) -> None:
-        """Renew the ticket while the change is made: a process that is slow, as all are on a busy machine, is not dead."""
+        """Renew the ticket during the change: a slow process, for example on a busy machine, is not dead."""
         if self._renewal is None:
             self._is_over.clear()
             self._renewal = Thread(target=self._renew, name="koo-turn", daemon=True)
@@ -304,13 +306,13 @@ class Place:
 
 
 class TurnInLine(GroupTurn):
-    """A place in the line that is kept until a draft counts: one that is made in turn is not overtaken.
+    """A place in the line that is kept until a draft is stored: a draft made in turn is not overtaken.
 
     Args:
-        make: makes a place.
+        make: creates a place.
         look: reads the queue.
-        is_busy: whether somebody waits, as far as the queue was read.
-        timeout_s: how long to wait at most: the turn is only a courtesy.
+        is_busy: returns whether another process waits, as far as the queue was read.
+        timeout_s: the longest wait: the turn is only a courtesy.
     """
 
     def __init__(
@@ -324,7 +326,7 @@ class TurnInLine(GroupTurn):
         self._look = look
         self._is_busy = is_busy
         self._timeout_s = timeout_s
-        #: None: not in the line.
+        #: None while not in the line.
         self.place: Place | None = None
 
     def take(self, *, overtaken: bool, early: bool) -> bool:
@@ -341,7 +343,7 @@ class TurnInLine(GroupTurn):
         return True
 
     def leave(self) -> None:
-        """Let the others go on; may be called twice."""
+        """Leave the line; may be called twice."""
         place, self.place = self.place, None
         if place is not None:
             place.leave()

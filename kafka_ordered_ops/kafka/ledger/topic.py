@@ -1,4 +1,4 @@
-"""The ledger's topic: found, created, and checked to be safe for progress."""
+"""The ledger's topic: find or create it, and check that it keeps progress safely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     AuthorizationError,
     KafkaOrderedOpsError,
@@ -39,7 +39,7 @@ from kafka_ordered_ops.kafka.topic_creation import TopicCreation, number_of
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
-#: Different warnings that a process remembers to have given.
+#: How many different warnings a process remembers.
 _WARNINGS_MAX: Final = 64
 
 _Fact = TypeVar("_Fact")
@@ -59,15 +59,15 @@ class LedgerTopic:
 
     @property
     def id(self) -> str | None:
-        """The topic's id in Kafka's text form; None until it was opened, and while there is none."""
+        """The topic's id in Kafka's text form; None until the topic was opened, and while it does not exist."""
         return self._id
 
     def partition_of(self, group_id: str) -> TopicPartition:
-        """Return where a group's records are: all in one partition."""
+        """Return the partition with all of a group's records."""
         return ledger_partition(self.name, group_id)
 
     def open(self, *, create: bool) -> bool:
-        """Find the ledger topic, or create it; return whether it is there."""
+        """Find the ledger topic, or create it; return whether it exists."""
         if self._id is not None:
             return True
         try:
@@ -76,22 +76,22 @@ class LedgerTopic:
             if not create:
                 return False
             self._create()
-            facts = self._known()
+            facts = self._await_topic()
         check_ledger_topic(facts)
         self._check_kept(facts.topic_id)
         self._id = facts.topic_id
         return True
 
     def check_same(self) -> None:
-        """Raise `LedgerLostError` when the topic is not the one that was opened."""
+        """Raise `LedgerLostError` if the topic is not the one that was opened."""
         try:
-            found = self._lookup.topics([self.name])[self.name].topic_id
+            topic_id = self._lookup.topics([self.name])[self.name].topic_id
         except UnknownTopicError:
-            found = None
-        check_same_ledger(self.name, opened_id=self._id, found_id=found)
+            topic_id = None
+        check_same_ledger(self.name, opened_id=self._id, found_id=topic_id)
 
     def _create(self) -> None:
-        """Make the topic with as many replicas as the cluster should give it, or not at all."""
+        """Create the topic with the number of replicas that suits the cluster, or not at all."""
         replicas = self._creation(Asker(self._settings, self._reasons)).missing_replicas(
             self.name, LEDGER_PARTITIONS, LEDGER_CONFIG, self._uncreatable
         )
@@ -105,8 +105,8 @@ class LedgerTopic:
     def _creation(self, asker: Asker) -> TopicCreation:
         return TopicCreation(asker, self._translated, TIMEOUT_S)
 
-    def _known(self) -> TopicFacts:
-        """Return the topic that was just made: its name spreads over the brokers one by one."""
+    def _await_topic(self) -> TopicFacts:
+        """Return the topic that was just created: the brokers learn of it one by one."""
         deadline = within(TIMEOUT_S)
         while True:
             try:
@@ -135,7 +135,7 @@ class LedgerTopic:
         )
 
     def _check_kept(self, topic_id: str) -> None:
-        """Refuse a topic that forgets progress, and warn of one that a lost broker may take along."""
+        """Refuse a topic that does not keep progress, and warn of one that may be lost with a broker."""
         asker = Asker(self._settings, self._reasons)
         config = self._creation(asker).config(ConfigResource(ResourceType.TOPIC, self.name))
         if config is None:
@@ -148,14 +148,14 @@ class LedgerTopic:
         else:
             check_ledger_policy(self.name, config["cleanup.policy"].value)
             min_in_sync = number_of(config.get("min.insync.replicas"))
-        replicas = self._asked(
+        replicas = self._request_fact(
             asker,
             lambda timeout_s: asker.admin.describe_topics(
                 TopicCollection([self.name]), request_timeout=timeout_s
             )[self.name],
             _replicas_of,
         )
-        up = self._asked(
+        up = self._request_fact(
             asker,
             lambda timeout_s: asker.admin.describe_cluster(request_timeout=timeout_s),
             lambda cluster: frozenset(node.id for node in cluster.nodes),
@@ -164,13 +164,13 @@ class LedgerTopic:
         for fault in replication.faults(self._settings.bootstrap_servers):
             _warn_once(topic_id, fault)
 
-    def _asked(
+    def _request_fact(
         self,
         asker: Asker,
         ask: Callable[[float], Future[Any]],
         fact: Callable[[Any], _Fact],
     ) -> _Fact:
-        """Return one question about the topic, which some broker may not have heard of yet."""
+        """Return the answer to a request about the topic, which some brokers may not know yet."""
         facts, _ = asker.ask(
             f"reading the replicas of {self.name}",
             [self.name],
@@ -185,12 +185,12 @@ class LedgerTopic:
         return translate(error, doing=doing, where=self.name, reasons=self._reasons)
 
 
-def _replicas_of(found: Any) -> tuple[tuple[int, ...], ...]:
-    partitions = sorted(found.partitions, key=lambda one: one.id)
-    return tuple(tuple(node.id for node in one.replicas) for one in partitions)
+def _replicas_of(description: Any) -> tuple[tuple[int, ...], ...]:
+    partitions = sorted(description.partitions, key=lambda partition: partition.id)
+    return tuple(tuple(node.id for node in partition.replicas) for partition in partitions)
 
 
 @lru_cache(maxsize=_WARNINGS_MAX)
 def _warn_once(topic_id: str, fault: str) -> None:
-    """Log once for each ledger in this process."""
+    """Log a warning once for each ledger in this process."""
     _log.warning("%s", fault)

@@ -1,4 +1,4 @@
-"""How a transaction's producer is made ready, and given records."""
+"""Prepare a transaction's producer, and pass records to it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka_ordered_ops.core.group.ledger.messages import LedgerMessage
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: Time between two checks for room in the client's queue.
+#: The interval between two checks for room in the client's queue.
 _ROOM_LOOK_S: Final = 0.01
 
 
 def warm_up(producer: Producer, topic: str, *, timeout_s: float) -> None:
-    """Let the client connect to a broker by its own name before it asks for the coordinator.
+    """Let the client connect to a broker under the broker's own name before it looks up the coordinator.
 
-    It learns that name from a bootstrap connection, which it then closes. A request for the coordinator in
-    between finds no broker, and the client waits half a second before it repeats it. The second answer can only
-    arrive over the new connection.
+    The client learns that name from a bootstrap connection, which it then closes. A look-up of the coordinator in
+    between finds no broker, and the client repeats it only after half a second. The second answer can only arrive over
+    the new connection.
     """
     for _ in range(2):
         producer.list_topics(topic, timeout=timeout_s)
@@ -28,7 +28,7 @@ def warm_up(producer: Producer, topic: str, *, timeout_s: float) -> None:
 def produce(
     producer: Producer, where: TopicPartition, message: LedgerMessage, *, deadline: float
 ) -> None:
-    """Pass a record to the client, which may have to send some before it has room for more."""
+    """Pass a record to the client, which may have to send earlier ones before it has room."""
     key, value, headers = message
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The client's records as columns."""
+"""Convert the client's records to columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_ordered_ops.kafka.read.header_names import first_cut, logged_sizes
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hold Python's search for reference cycles off, for the milliseconds in which records become columns.
+    """Disable Python's search for reference cycles, for the milliseconds in which records become columns.
 
-    It would start after every 700 new ones, and scan all existing ones, for nothing:
-    a record is in no cycle. That is a quarter of the time that reading takes.
+    Otherwise it would start after every 700 new objects and scan all existing ones, in vain: no record is part of a
+    cycle. That would take a quarter of the reading time.
     """
     if not gc.isenabled():
         yield
@@ -56,7 +56,7 @@ def to_arrow(
         "partition": lambda kind: pa.repeat(pa.scalar(tp.partition, kind), count),
         "offset": lambda kind: pa.array(offsets, kind),
         "timestamp": lambda kind: pa.array(np.ascontiguousarray(stamped[:, 1])).view(kind),
-        # The client counts from 1, for 0 is its "none".
+        # The client counts from 1: its 0 means "none".
         "timestamp_type": lambda kind: pa.array(stamped[:, 0] - 1, kind, mask=stamped[:, 0] == 0),
         "key": lambda kind: pa.array(list(map(Message.key, records)), kind),
         "value": lambda kind: pa.array(list(map(Message.value, records)), kind),
@@ -70,27 +70,27 @@ def _headers(
     tp: TopicPartition, records: Sequence[Message], offsets: Sequence[int], kind: Any
 ) -> Any:
     logged = logged_sizes(records)
-    found: list[Any] = []
+    all_headers: list[Any] = []
     try:
-        # What is there when it fails tells which record it was. Never ask a record again: the client keeps a list that is
-        # half made, and whoever looks into it crashes the process.
-        found.extend(map(Message.headers, records))
+        # The length after a failure identifies the record. Never request its headers again: the client keeps an incomplete
+        # list, and an access to it crashes the process.
+        all_headers.extend(map(Message.headers, records))
     except (SystemError, UnicodeDecodeError) as error:  # The client raises either, by its version.
-        raise _unreadable(tp, offsets[len(found)], "is not UTF-8") from error
-    if not any(found):
-        return pa.nulls(len(found), kind)
-    made = pa.array(
+        raise _unreadable(tp, offsets[len(all_headers)], "is not UTF-8") from error
+    if not any(all_headers):
+        return pa.nulls(len(all_headers), kind)
+    column = pa.array(
         [
             [{"key": key, "value": value} for key, value in headers] if headers else None
-            for headers in found
+            for headers in all_headers
         ],
         kind,
     )
-    if logged is not None and (cut := first_cut(logged, made)) is not None:
+    if logged is not None and (cut := first_cut(logged, column)) is not None:
         raise _unreadable(
             tp, offsets[cut], "has a NUL, at which the Kafka client of Python cuts it"
         )
-    return made
+    return column
 
 
 def _unreadable(tp: TopicPartition, offset: int, why: str) -> CorruptRecordError:

@@ -1,4 +1,4 @@
-"""How far one partition has been read, and which of the records that arrive are wanted."""
+"""The progress of reading one partition, and the selection of its wanted records."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from confluent_kafka import Message
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch again.
+#: A gap of at least this many offsets is skipped with a seek; reading through a smaller gap is cheaper.
 JUMP_OFFSETS_MIN: Final = 10_000
 
 
 class Progress:
-    """How far one partition has been read. Assigned again, a partition gets a new one."""
+    """The progress of one partition in one assignment."""
 
     __slots__ = ("_taken_to", "has_own_position", "position", "sought", "tp", "wanted")
 
     def __init__(self, tp: TopicPartition, wanted: OffsetSet, *, has_own_position: bool) -> None:
         self.tp = tp
         self.wanted = wanted
-        #: Wanted records below it have been returned.
+        #: All wanted records below it have been returned.
         self.position = self._taken_to = wanted.first
-        #: Where the client was last told to begin.
+        #: The last offset at which the client was started.
         self.sought = wanted.first
-        #: Whether the client's position, if it has one, is of this assignment.
+        #: Whether the client's position, if it has one, belongs to this assignment.
         self.has_own_position = has_own_position
 
     @property
     def is_done(self) -> bool:
-        """Whether everything wanted has been returned."""
+        """Whether all wanted records have been returned."""
         return self.position >= self.wanted.end
 
     @property
     def key(self) -> tuple[str, int]:
-        """The partition, as the client's messages name it."""
+        """The topic and partition, as in the client's messages."""
         return self.tp.topic, self.tp.partition
 
     @property
     def start(self) -> ck.TopicPartition:
-        """The partition with the offset to read on from, for the client."""
+        """The partition with the next offset to read, for the client."""
         return ck.TopicPartition(self.tp.topic, self.tp.partition, self.position)
 
     def advance(self, position: int) -> bool:
@@ -57,12 +57,12 @@ class Progress:
     def take(
         self, records: Sequence[Message], offsets: Int64Array
     ) -> tuple[Sequence[Message], Int64Array]:
-        """Return the wanted among a run of records, but those that were taken already."""
+        """Return the wanted records of a run, without those that were taken before."""
         self.has_own_position = True
         taken_to = max(self._taken_to, self.position)
         first, last = int(offsets[0]), int(offsets[-1])
         if first >= taken_to and self.wanted.covers(first, last):
-            # By far the most common case, without a look at each record.
+            # By far the most common case, without a check of each record.
             self._taken_to = last + 1
             return records, offsets
         mask = self.wanted.mask(offsets)
@@ -79,7 +79,7 @@ class Progress:
         return self.wanted.within(self.position, self.wanted.end).first
 
     def jump(self) -> int | None:
-        """Return the offset to jump to when the position is in a large hole."""
+        """Return the offset to seek to if the position is in a large gap."""
         if self.wanted.covers(self.position, self.position):
             return None
         boundaries = self.wanted.boundaries
@@ -93,7 +93,7 @@ class Progress:
 def runs_of_partitions(
     messages: Sequence[Message], topic_numbers: Mapping[str | None, int]
 ) -> Iterator[tuple[Sequence[Message], Int64Array]]:
-    """Divide messages into runs of one partition, each with its offsets; the client delivers long runs by itself."""
+    """Divide messages into runs of one partition, each with its offsets; the client delivers long runs anyway."""
     count = len(messages)
     if not count:
         return

@@ -1,4 +1,4 @@
-"""The columns of a window's records on their way to Spark, and what is computed from them."""
+"""The columns of a window's records, also as Spark reads them, and computations on them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kafka_ordered_ops.ordered.records.pieces import Piece
 
 _LATE: Final = pa.field("late", pa.bool_(), nullable=False)
 
-#: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
-#: been planned, or is stamped before the interval that holds it.
+#: `RECORD_SCHEMA` and ``late``: whether the record was written after the window of its timestamp had been planned, or is
+#: stamped before the interval that takes it.
 STAGE_SCHEMA: Final = RECORD_SCHEMA.append(_LATE)
 
 _SPARK_TYPES: dict[str, Any] = {
@@ -34,30 +34,30 @@ _SPARK_TYPES: dict[str, Any] = {
     "late": pa.bool_(),
     "window_id": pa.string(),
 }
-#: The same in Spark: time in microseconds, every column nullable, and the window's id.
+#: The same schema in Spark: time in microseconds, every column nullable, and the window's id.
 SPARK_SCHEMA: Final = pa.schema(_SPARK_TYPES)
 
-#: `STAGE_SCHEMA` as Spark writes it down. What `timestamp` means there is a setting of the session.
+#: `STAGE_SCHEMA` in Spark's DDL. The type `timestamp` would depend on a setting of the session.
 STAGE_DDL: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp_ltz, timestamp_type int, key binary, "
     "value binary, headers array<struct<key: string, value: binary>>, late boolean"
 )
 
-#: A window's place among those that are read or written together, while it is needed for that.
+#: The temporary column with the index of a window among those that are read or written together.
 WINDOW_NUMBER: Final = "_koo_window"
 
-#: What a task hands over to Spark; nobody outside sees the number.
+#: The schema of a task's records for Spark; users never see the number.
 SOURCE_SCHEMA: Final = SPARK_SCHEMA.append(pa.field(WINDOW_NUMBER, pa.int32()))
 
 _WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
 
-#: Spark counts microseconds in 64 bits: the years around 292,000 before and after 1970.
+#: Spark counts microseconds in 64 bits: about 292,000 years before and after 1970.
 SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
 
-#: The total order. Time alone is not an order: equal times are common, and would come out in any order.
+#: The total order. Time alone is not enough: records with equal times, which are common, would have no defined order.
 ORDER: Final = ("timestamp", "topic", "partition", "offset")
 
-#: The same for several windows: one after the other.
+#: The same for several windows, one after another.
 MANY_ORDER: Final = (WINDOW_NUMBER, *ORDER)
 
 
@@ -78,7 +78,7 @@ def timestamps_ms_of(batch: pa.RecordBatch) -> Int64Array:
 
 
 def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Array]:
-    """Return a batch with its column ``late``, and for each record the number of its share."""
+    """Return a batch with the column ``late``, and the index of each record's share."""
     offsets = offsets_of(batch)
     owners = piece.owners_of(offsets)
     late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
@@ -86,7 +86,7 @@ def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Ar
 
 
 class OffsetsDone:
-    """How many of the wanted offsets are behind the reader; offsets without a record count too."""
+    """Counts the wanted offsets that the reader has passed, including offsets without a record."""
 
     def __init__(self, wanted: Mapping[TopicPartition, OffsetSet]) -> None:
         self.total = sum(offsets.count for offsets in wanted.values())
@@ -98,7 +98,7 @@ class OffsetsDone:
         self._done = dict.fromkeys(wanted, 0)
 
     def reached(self, tp: TopicPartition, offset: int) -> int:
-        """Take note of a record; return the count over all partitions."""
+        """Count up to a record; return the count over all partitions."""
         bounds = self._bounds[tp]
         index = int(np.searchsorted(bounds[:, 0], offset, side="right")) - 1
         self._done[tp] = int(self._before[tp][index]) + offset + 1 - int(bounds[index, 0])
@@ -108,10 +108,10 @@ class OffsetsDone:
 def to_spark(
     batch: pa.RecordBatch, piece: Piece, owners: Int64Array | None = None
 ) -> pa.RecordBatch:
-    """Return a batch of `SOURCE_SCHEMA` from what `judged` gives; without `owners`, of the columns that need none.
+    """Return a batch of `SOURCE_SCHEMA` from the result of `judged`; without `owners`, only the columns without windows.
 
     Raises:
-        ReadError: a timestamp that Spark cannot hold.
+        ReadError: a timestamp is out of Spark's range.
     """
     check_times(batch)
     columns = [
@@ -120,13 +120,13 @@ def to_spark(
     ]
     if owners is None:
         return pa.RecordBatch.from_arrays(columns, schema=_WITHOUT_WINDOW)
-    columns.append(pa.array([one.window_id for one in piece.shares]).take(owners))
+    columns.append(pa.array([share.window_id for share in piece.shares]).take(owners))
     columns.append(pa.array(piece.windows_of(owners), pa.int32()))
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
 
 
 def check_times(batch: pa.RecordBatch) -> None:
-    """Raise `ReadError` for a timestamp that 64 bits do not hold in microseconds."""
+    """Raise `ReadError` for a timestamp that does not fit into 64 bits in microseconds."""
     timestamps_ms = timestamps_ms_of(batch)
     far = np.flatnonzero(
         (timestamps_ms > SPARK_TIMESTAMP_MS_MAX) | (timestamps_ms < -SPARK_TIMESTAMP_MS_MAX)
@@ -145,7 +145,7 @@ def check_times(batch: pa.RecordBatch) -> None:
 
 
 def with_late(rows: pa.RecordBatch, is_late: bool) -> pa.RecordBatch:
-    """Return records with their column ``late``: windows have judged each by itself."""
+    """Return records with the column ``late``; the records of a plan already have it."""
     if rows.num_columns == len(STAGE_SCHEMA) and not is_late:
         return rows
     late: Any = pa.repeat(is_late, rows.num_rows)

@@ -1,4 +1,4 @@
-"""The offsets that several windows take of each partition, as one set that knows each offset's window."""
+"""The offsets that several windows take from each partition, as one set with the window of each offset."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The facts that decide about one window's records of one partition."""
+    """The part of one window in one partition."""
 
-    #: The window's place among the plans that are read together.
+    #: The index of the window among the plans that are read together.
     window: int
     window_id: str
-    #: Records at or above it are out-of-order records; None: nobody knows which are.
+    #: Records at or above it are out-of-order records; `None` if these are unknown.
     head_end: int | None
     late: LateSteps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Some offsets of one partition, and what is needed to tell their records' windows."""
+    """Some offsets of one partition, and the window of each of them."""
 
     tp: TopicPartition
     wanted: OffsetSet
-    #: The windows that any of `wanted` belongs to.
+    #: The shares of the windows with offsets in `wanted`.
     shares: tuple[Share, ...]
-    #: From ``starts[n]`` up to, not including, ``starts[n + 1]`` what is wanted belongs to
-    #: ``shares[owners[n]]``; rising, the first one at or below all that is wanted.
+    #: Wanted offsets from ``starts[n]`` to ``starts[n + 1]``, exclusive, belong to ``shares[owners[n]]``. Ascending; the
+    #: first start is at or below all wanted offsets.
     starts: Int64Array
     owners: Int64Array
 
     def owners_of(self, offsets: Int64Array) -> Int64Array:
-        """Return the number of the share of each wanted offset."""
-        found: Int64Array = self.owners[np.searchsorted(self.starts, offsets, side="right") - 1]
-        return found
+        """Return the index of the share of each wanted offset."""
+        numbers: Int64Array = self.owners[np.searchsorted(self.starts, offsets, side="right") - 1]
+        return numbers
 
     def windows_of(self, owners: Int64Array) -> Int64Array:
-        """Return the number of the window of each record, from its share's number."""
+        """Return the index of the window of each record, from the index of its share."""
         return np.array([share.window for share in self.shares], dtype=np.int64)[owners]
 
     def out_of_order_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
-        """Return for each record whether its window is known to take it out of order."""
-        known = (INT64_MAX if one.head_end is None else one.head_end for one in self.shares)
-        head_ends = np.fromiter(known, dtype=np.int64)
+        """Return for each record whether it is known to be out of order in its window."""
+        ends = (INT64_MAX if share.head_end is None else share.head_end for share in self.shares)
+        head_ends = np.fromiter(ends, dtype=np.int64)
         out_of_order: BoolArray = offsets >= head_ends[owners]
         return out_of_order
 
@@ -71,22 +71,22 @@ class Piece:
         return late
 
     def narrowed(self, wanted: OffsetSet) -> Piece:
-        """Return the piece with some of its offsets only, at least one, and with nothing that they do not need."""
+        """Return the piece with only some of its offsets, at least one, and without the shares of others."""
         low, high = np.searchsorted(self.starts, (wanted.first, wanted.end - 1), side="right")
         starts, owners = self.starts[low - 1 : high], self.owners[low - 1 : high]
-        # A run of one owner is needed where it begins inside what is wanted, or what comes next of that
-        # is before the run's end.
+        # A run of one owner is needed if it starts inside a wanted range, or if the next wanted range starts before the
+        # run's end.
         at = np.searchsorted(wanted.boundaries, starts, side="right")
         following = np.append(wanted.boundaries, INT64_MAX)[at]
         needed = (at % 2 == 1) | (following < np.append(starts[1:], INT64_MAX))
-        kept, numbers = np.unique(owners[needed], return_inverse=True)
+        unique_owners, numbers = np.unique(owners[needed], return_inverse=True)
         starts, owners = _changes(starts[needed], numbers)
-        shares = tuple(self.shares[owner] for owner in kept.tolist())
+        shares = tuple(self.shares[owner] for owner in unique_owners.tolist())
         return Piece(self.tp, wanted, shares, starts, owners)
 
 
 def pieces_of(plans: Sequence[WindowPlan]) -> list[Piece]:
-    """Return all that the plans take, one piece a partition, in the order in which the plans name them.
+    """Return the offsets of the plans, one piece for each partition, in the plans' order of partitions.
 
     Raises:
         ConfigError: two plans take the same offset.
@@ -103,33 +103,33 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     """Check that plans can be read or written in one pass.
 
     Raises:
-        ConfigError: no plan, two groups or isolations, or a window that is duplicated among them.
+        ConfigError: there is no plan, there are two groups or isolations, or a window is duplicated.
     """
-    # A plan is a sequence itself, of partitions' shares.
-    given: Any = plans
-    is_list = isinstance(given, Sequence) and not isinstance(given, WindowPlan)
-    if not is_list or not all(isinstance(one, WindowPlan) for one in given):
+    # A single plan is a sequence as well, of partitions.
+    value: Any = plans
+    is_list = isinstance(value, Sequence) and not isinstance(value, WindowPlan)
+    if not is_list or not all(isinstance(plan, WindowPlan) for plan in value):
         raise ConfigError(
             "plans must be a list of window plans: pass the plans that `plan` returned"
         )
     if not plans:
         raise ConfigError("there is no plan: pass at least one")
-    for one, other in pairwise(plans):
-        if (one.group_id, one.isolation) != (other.group_id, other.isolation):
+    for first, second in pairwise(plans):
+        if (first.group_id, first.isolation) != (second.group_id, second.isolation):
             raise ConfigError(
-                f"window {one.window_id} is of group {one.group_id} and {one.isolation}, window "
-                f"{other.window_id} of group {other.group_id} and {other.isolation}: windows in "
+                f"window {first.window_id} is of group {first.group_id} and {first.isolation}, window "
+                f"{second.window_id} of group {second.group_id} and {second.isolation}: windows in "
                 "one pass must have the same group and isolation. Take them one after the other"
             )
-    seen: set[str] = set()
+    window_ids: set[str] = set()
     for plan in plans:
-        if plan.window_id in seen:
+        if plan.window_id in window_ids:
             raise ConfigError(
                 f"window {plan.window_id} of group {plan.group_id} is duplicated among {len(plans)} plans: "
-                "records could not be told apart. Pass each window once, and parts of one window one "
+                "their records could not be distinguished. Pass each window once, and parts of one window one "
                 "by one"
             )
-        seen.add(plan.window_id)
+        window_ids.add(plan.window_id)
 
 
 def _piece(
@@ -142,12 +142,12 @@ def _piece(
     overlaps = np.flatnonzero(bounds[1:, 0] < bounds[:-1, 1])
     if overlaps.size:
         at = int(overlaps[0])
-        one, other = (plans[parts[int(owners[n])][0]].window_id for n in (at, at + 1))
+        first, second = (plans[parts[int(owners[n])][0]].window_id for n in (at, at + 1))
         raise ConfigError(
-            f"{tp} offset {int(bounds[at + 1, 0])} belongs to window {one} and to window {other}: plans of "
+            f"{tp} offset {int(bounds[at + 1, 0])} belongs to window {first} and to window {second}: plans of "
             "one group share offsets only if one of them is no longer valid. Plan both again"
         )
-    # Ranges of different windows that touch are one range of what is wanted.
+    # Ranges of different windows that touch are one wanted range.
     apart = bounds[1:, 0] > bounds[:-1, 1]
     starts, ends = bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]
     shares = tuple(
@@ -162,6 +162,6 @@ def _piece(
 
 
 def _changes(starts: Int64Array, owners: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return only the places at which the owner changes."""
+    """Return only the starts at which the owner changes."""
     changes = np.append(True, np.diff(owners) != 0)
     return starts[changes], owners[changes]

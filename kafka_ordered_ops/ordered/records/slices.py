@@ -1,4 +1,4 @@
-"""Cut what is to be read into pieces of work of about equal weight."""
+"""Cut the offsets of a read into slices of about equal weight."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kafka_ordered_ops.ordered.records.pieces import Piece
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 
-#: What one task reads: at most one piece of each partition.
+#: The pieces that one task reads: at most one of each partition.
 Slice = tuple[Piece, ...]
 
 
 def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> list[Slice]:
-    """Cut pieces into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
+    """Cut pieces into about `tasks` slices, each of at least `least_offsets`, except the last ones.
 
-    A large partition becomes several separate slices. Small ones share a slice, so that a topic of a
-    thousand quiet partitions is no thousand tasks. Without pieces there are no slices.
+    A large partition becomes several separate slices. Small partitions share a slice, so that a topic of a
+    thousand quiet partitions does not need a thousand tasks. Without pieces there are no slices.
     """
     offsets = sum(piece.wanted.count for piece in pieces)
     weight = max(least_offsets, -(-offsets // tasks), 1)
@@ -44,21 +44,21 @@ def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> lis
 
 
 def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Piece]:
-    """Return runs of neighbouring offsets, about as many as asked for, at even steps in each piece."""
+    """Return about `runs` runs of neighbouring offsets, at even steps in each piece."""
     step = max(1, sum(piece.wanted.count for piece in pieces) // runs)
     samples = []
     for number, piece in enumerate(pieces):
-        # Each piece begins elsewhere in its first step: partitions of equal size, whose records have the same
-        # times, would else all be looked at where the times are the same. Multiples of the golden ratio lie
-        # apart from all earlier ones.
+        # Each piece starts at another point of its first step. Otherwise partitions of equal size, whose records have
+        # the same times, would all be sampled at the same times. Multiples of the golden ratio keep a distance from
+        # all earlier ones.
         first = int(number * _GOLDEN_RATIO % 1 * step)
         ranks = range(first, piece.wanted.count, step)
         places = _OffsetsByRank(piece.wanted)
         if ranks:
-            found = OffsetSet.from_ranges(
+            sample = OffsetSet.from_ranges(
                 (start, start + run_offsets) for start in map(places.offset_at, ranks)
             )
-            samples.append(piece.narrowed(found & piece.wanted))
+            samples.append(piece.narrowed(sample & piece.wanted))
     return samples
 
 
@@ -74,9 +74,9 @@ class _OffsetsByRank:
         return int(self._bounds[index, 0]) + rank - int(self._before[index])
 
     def between(self, first: int, end: int) -> OffsetSet:
-        """Return the offsets of rank `first` up to, not including, `end`; at least one."""
+        """Return the offsets of the ranks from `first` to `end`, exclusive; at least one."""
         start, last = self.offset_at(first), self.offset_at(end - 1)
-        # Copied range by range: intersecting would sort all ranges of the plan for every piece.
+        # A slice of the ranges: an intersection would sort all ranges of the plan for every piece.
         starts, ends = self._bounds[:, 0], self._bounds[:, 1]
         low, high = np.searchsorted(ends, start, "right"), np.searchsorted(starts, last, "right")
         bounds = self._bounds[low:high].copy()

@@ -1,1 +1,1 @@
-"""Outputs in HDFS, by its own protocol and without Java. `door` is the one door to hdfs-native."""
+"""Outputs in HDFS, over its own protocol and without Java. Only `door` calls hdfs-native."""

@@ -1,7 +1,7 @@
-"""The one door to hdfs-native: the name node's operations, each within a deadline.
+"""The only module that calls hdfs-native: the name node's operations, each within a deadline.
 
-What the name node refuses is raised as an `OSError` of the kind that a file system would raise, and names the address,
-the path and the right that is needed. Nothing here moves a folder *into* another one, as ``hdfs dfs -mv`` does.
+If the name node refuses an operation, the `OSError` that a file system would raise is raised, with the address, the
+path and the missing right. Nothing here moves a folder *into* another one, as ``hdfs dfs -mv`` does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kafka_ordered_ops.output.address import split_hdfs
 if TYPE_CHECKING:
     from hdfs_native import Client
 
-#: The library itself waits for ever for a name node that says nothing.
+#: The library itself waits forever for a name node that does not answer.
 ANSWER_WAIT_S: Final = 120.0
 
-#: Where a name node listens if its address has no port.
+#: The port of a name node whose address has none.
 _DEFAULT_PORT: Final = 8020
 
 #: Arguments of the client; all other options are Hadoop's.
@@ -55,7 +55,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or a folder, as a listing has it."""
+    """A file or a folder in a listing."""
 
     name: str
     is_folder: bool
@@ -64,33 +64,33 @@ class Entry:
 
 
 class Door:
-    """The files of one HDFS. Paths are whole, with scheme and host.
+    """The files of one HDFS. Paths are absolute, with scheme and host.
 
-    Every method raises `PermissionError`, `FileNotFoundError`, `FileExistsError` or `NotADirectoryError` where the name
-    node says so, `TimeoutError` when it does not answer, and `OSError` for all else.
+    Every method raises `PermissionError`, `FileNotFoundError`, `FileExistsError` or `NotADirectoryError` if the name
+    node reports one, `TimeoutError` if it does not answer, and `OSError` for any other failure.
     """
 
     def __init__(self, client: Client, *, wait_s: float = ANSWER_WAIT_S) -> None:
         self._client, self._wait_s = client, wait_s
 
     def entry(self, path: str) -> Entry:
-        """Return what has this name."""
+        """Return the file or the folder with this name."""
         return _entry(self._asked("look", path, self._client.get_file_info))
 
     def listed(self, folder: str) -> list[Entry]:
-        """Return what is in a folder, by name."""
+        """Return the entries of a folder, by name."""
         key = split_hdfs(folder)[1]
 
         def listed(path: str) -> list[Any]:
             return list(self._client.list_status(path))
 
-        found = self._asked("list", folder, listed)
-        if len(found) == 1 and not found[0].isdir and found[0].path == key:
+        statuses = self._asked("list", folder, listed)
+        if len(statuses) == 1 and not statuses[0].isdir and statuses[0].path == key:
             raise NotADirectoryError(f"{folder} is no folder")
-        return sorted(map(_entry, found), key=lambda one: one.name)
+        return sorted(map(_entry, statuses), key=lambda entry: entry.name)
 
     def make_folder(self, path: str, *, parents: bool) -> None:
-        """Make a folder; one that is there already is no error."""
+        """Make a folder; an existing folder is not an error."""
         self._asked("make", path, lambda key: self._client.mkdirs(key, create_parent=parents))
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
@@ -98,7 +98,7 @@ class Door:
 
         Args:
             source: a file or a folder.
-            target: its new path; its parent is there.
+            target: its new path; its parent exists.
             overwrite: replace a file by a file, and an empty folder by a folder.
         """
         to = split_hdfs(target)[1]
@@ -106,7 +106,7 @@ class Door:
         self._asked(what, source, lambda key: self._client.rename(key, to, overwrite))
 
     def delete(self, path: str, *, recursive: bool) -> None:
-        """Remove a file or a folder; one that is not there is no error."""
+        """Remove a file or a folder; a missing one is not an error."""
         self._asked("delete", path, lambda key: self._client.delete(key, recursive))
 
     def touch(self, path: str, now_ms: int) -> None:
@@ -114,11 +114,11 @@ class Door:
         self._asked("touch", path, lambda key: self._client.set_times(key, now_ms, now_ms))
 
     def open(self, path: str) -> File:
-        """Return a file that is complete."""
+        """Open a complete file."""
         return File(self, path, self._asked("read", path, self._client.read))
 
     def create(self, path: str) -> Upload:
-        """Begin a file that is not there yet, in a folder that is."""
+        """Begin a new file in an existing folder."""
         from hdfs_native import WriteOptions
 
         options = WriteOptions(overwrite=False, create_parent=False)
@@ -126,7 +126,7 @@ class Door:
         return Upload(self, path, writer)
 
     def asked(self, what: str, path: str, call: Callable[[], _Answer]) -> _Answer:
-        """Return what a call of the library answers, or raise its error as described above."""
+        """Return the result of a call of the library, or raise its error as described above."""
         try:
             return within(self._wait_s, call)
         except TimeoutError as error:
@@ -140,14 +140,14 @@ class Door:
 
 
 class File:
-    """A file that is read."""
+    """A file that is open for reading."""
 
     def __init__(self, door: Door, path: str, reader: Any) -> None:
         self._door, self._path, self._reader = door, path, reader
         self.size: int = reader.size
 
     def content(self, start: int, length: int) -> bytes:
-        """Return a piece of the file; less than that at its end."""
+        """Return a piece of the file; a shorter one at its end."""
         length = min(length, self.size - start)
         if length <= 0:
             return b""
@@ -159,7 +159,7 @@ class File:
 
 
 class Upload:
-    """A file that is being written; others see it, with its content, once it is closed."""
+    """A file that is being written; others see it once it is closed."""
 
     def __init__(self, door: Door, path: str, writer: Any) -> None:
         self._door, self._path, self._writer = door, path, writer
@@ -170,7 +170,7 @@ class Upload:
         return written
 
     def sync(self) -> None:
-        """Have the data nodes keep what was written; a file that is closed after that is closed sooner."""
+        """Flush what was written to the data nodes' disks; the file then closes sooner."""
         self._door.asked("write", self._path, self._writer.hsync)
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Upload:
 
 
 def within(wait_s: float, call: Callable[[], _Answer]) -> _Answer:
-    """Return what a call returns; raise `TimeoutError` when it does not end in time. It then goes on in the background."""
+    """Return the result of a call; raise `TimeoutError` if it does not end in time. It then goes on in the background."""
     answers: list[_Answer] = []
     errors: list[BaseException] = []
 
@@ -204,11 +204,11 @@ def within(wait_s: float, call: Callable[[], _Answer]) -> _Answer:
 def open_door(
     path: str, options: Mapping[str, Any] | None = None, *, wait_s: float = ANSWER_WAIT_S
 ) -> Door:
-    """Return the door to the HDFS of a path; nothing is connected to.
+    """Return the door to the HDFS of a path, without connecting.
 
     Args:
         path: any path in it.
-        options: Hadoop's settings by name, beside those of ``HADOOP_CONF_DIR``; and ``kerberos_principal``,
+        options: Hadoop's settings by name, added to those of ``HADOOP_CONF_DIR``; and ``kerberos_principal``,
             ``kerberos_keytab`` and ``kerberos_cache``.
         wait_s: how long to wait for any answer.
 
@@ -221,12 +221,12 @@ def open_door(
         raise ConfigError(
             "an output in hdfs:// needs hdfs-native, which is not installed: run pip install 'kafka-ordered-ops[hdfs]'"
         ) from None
-    given = tuple(sorted(check_options(options).items()))
-    return Door(_connected(split_hdfs(path)[0], given, surroundings()), wait_s=wait_s)
+    settings = tuple(sorted(check_options(options).items()))
+    return Door(_connected(split_hdfs(path)[0], settings, surroundings()), wait_s=wait_s)
 
 
 def check_options(options: object) -> dict[str, str]:
-    """Return storage options as Hadoop's settings; raise `ConfigError`, which does not show values, for anything else."""
+    """Return storage options as Hadoop's settings; raise `ConfigError`, without values, for anything else."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(
@@ -243,7 +243,7 @@ def check_options(options: object) -> dict[str, str]:
 
 
 def surroundings() -> tuple[object, ...]:
-    """Return what else a connection depends on: the process, and its environment."""
+    """Return what a connection also depends on: the process and its environment."""
     return (os.getpid(), *map(os.environ.get, _VARIABLES))
 
 
@@ -259,7 +259,7 @@ def _connected(
         try:
             return Client(host, config, **kerberos)
         except RuntimeError as error:
-            # A host of which no setting speaks is a name node's.
+            # A host that no setting mentions is a name node.
             if "No NameNode hosts" not in str(error) or ":" in host.removeprefix("hdfs://"):
                 raise
             return Client(f"{host}:{_DEFAULT_PORT}", config, **kerberos)
@@ -284,18 +284,20 @@ def _raise(what: str, path: str, error: Exception) -> NoReturn:
     rpc = _RPC_ERROR.search(str(error))
     kind, reason = (rpc[1], _line(rpc[2])) if rpc else ("", _line(str(error)))
     if "is not a directory" in reason:
-        # It says so as a denial of access, too.
+        # The name node also reports this as a denial of access.
         kind = "ParentNotDirectoryException"
     if kind == "AccessControlException":
         raise PermissionError(f"{path}: access was denied ({what}): {reason}") from None
     if re.search(r"\bis (not|non) empty", reason):
         kind = "PathIsNotEmptyDirectoryException"
-    known = next((one for one in _KINDS.values() if isinstance(error, one)), None)
+    known = next(
+        (error_type for error_type in _KINDS.values() if isinstance(error, error_type)), None
+    )
     raise (known or _KINDS.get(kind, OSError))(f"{path}: {what} failed: {reason}") from None
 
 
 def _line(text: str) -> str:
-    """Return the first line of what a name node says, without its stack."""
+    """Return the first line of a name node's message, without the stack trace."""
     text = re.split(r"\\*n?\s*\\tat |\n\s*at |\\n", text, maxsplit=1)[0]
     text = " ".join(text.replace('\\"', '"').split())
     return text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."

@@ -1,4 +1,4 @@
-"""HDFS as publishing by renames needs it."""
+"""The file system operations that publishing by renames needs, for HDFS."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kafka_ordered_ops.output.hdfs.turn import Turn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A read or a write of so much is one request.
+#: The size of one read or write request.
 _BUFFER_BYTES: Final = 1024 * 1024
-#: The footer of most Parquet files is in here.
+#: Enough for the footers of most Parquet files.
 _FOOTER_BYTES: Final = 64 * 1024
 
 
-#: Of a check whether files may be written, before it is removed; and of a small file, before it has its name.
+#: A file that checks whether this process may write, before its removal; and a small file before its rename.
 TRY_PREFIX: Final = ".koo-try-"
 _SCRAP: Final = re.compile(rf"{re.escape(TRY_PREFIX)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{8}}\.tmp")
 
 
 def is_scrap(path: str) -> bool:
-    """Return whether a path is of a file that only a killed process leaves."""
+    """Return whether a path is of a file that only a killed process leaves behind."""
     return _SCRAP.fullmatch(path.rpartition("/")[2]) is not None
 
 
@@ -36,33 +36,33 @@ class HdfsFiles:
     """The files below one root in HDFS. A change is durable when the call returns.
 
     Args:
-        door: where they are.
+        door: the connection to HDFS.
         root: the root of the outputs.
     """
 
-    #: A lock is one window's.
+    #: A lock covers one window.
     windows_together = 1
 
     def __init__(self, door: Door, root: str) -> None:
         self._door, self._root = door, root
-        #: The one that this process has.
+        #: The turn that this process holds.
         self._turn: Turn | None = None
 
     # --- looking -----------------------------------------------------------------------------------
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
-        """Return the content of a small file, cut one byte behind the limit; None when there is none."""
+        """Return the content of a small file, cut one byte past the limit; None if there is no file."""
         try:
             return self._door.open(path).content(0, limit_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def open(self, path: str) -> BinaryIO:
-        """Return a data file, to be read here and there."""
+        """Return a data file for random access."""
         return cast("BinaryIO", io.BufferedReader(_Reader(self._door.open(path)), _BUFFER_BYTES))
 
     def footer(self, path: str) -> BinaryIO:
-        """Return a Parquet file, from which its metadata is read."""
+        """Return a Parquet file, for reading its metadata."""
         return cast("BinaryIO", io.BufferedReader(_Reader(self._door.open(path)), _FOOTER_BYTES))
 
     def exists(self, path: str) -> bool:
@@ -81,9 +81,9 @@ class HdfsFiles:
             return False
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no folder."""
+        """Return the names in a folder, sorted; empty if there is no folder."""
         try:
-            return [one.name for one in self._door.listed(folder)]
+            return [entry.name for entry in self._door.listed(folder)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -91,26 +91,26 @@ class HdfsFiles:
         """Return the data files in a folder, with their sizes.
 
         Raises:
-            SinkError: something that is called like a data file is none.
+            SinkError: something with the name of a data file is not a file.
         """
         sizes = {}
         try:
-            found = self._door.listed(folder)
+            entries = self._door.listed(folder)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        for one in found:
-            if not is_data(one.name):
+        for entry in entries:
+            if not is_data(entry.name):
                 continue
-            if one.is_folder:
-                raise foreign_file_error(f"{folder}/{one.name}")
-            sizes[one.name] = one.size
+            if entry.is_folder:
+                raise foreign_file_error(f"{folder}/{entry.name}")
+            sizes[entry.name] = entry.size
         return sizes
 
     # --- changing ----------------------------------------------------------------------------------
 
     @contextmanager
     def sink(self, path: str) -> Iterator[pa.NativeFile]:
-        """Take a file's content in the block; after an error it is not completed."""
+        """Take a file's content in the block; after an error, the file is not completed."""
         import pyarrow as pa
 
         upload = self._door.create(path)
@@ -120,7 +120,7 @@ class HdfsFiles:
         _complete(upload)
 
     def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        """Write a small file so that it is there whole or not at all."""
+        """Write a small file atomically."""
         temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
         if self._turn is not None:
             temporary = self._turn.temporary()
@@ -162,7 +162,7 @@ class HdfsFiles:
         """Do nothing: each rename is durable by itself."""
         yield
 
-    def exchange(self, one: str, other: str) -> bool:
+    def exchange(self, first: str, second: str) -> bool:
         """Return False: HDFS has no such operation."""
         return False
 
@@ -186,25 +186,25 @@ class HdfsFiles:
             self._door.delete(folder, recursive=False)
 
     def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
-        """Yield of a folder and all that is in it, or of a file: whether it is a file, its size and when it was written, in s."""
+        """Yield, for a file, or a folder and everything in it, whether it is a file, its size, and its modification time in s."""
         try:
             itself = self._door.entry(folder)
             yield not itself.is_folder, itself.size, itself.modified_ms / 1000
-            for one in self._door.listed(folder) if itself.is_folder else ():
-                if one.is_folder:
-                    yield from self.below(f"{folder}/{one.name}")
+            for entry in self._door.listed(folder) if itself.is_folder else ():
+                if entry.is_folder:
+                    yield from self.below(f"{folder}/{entry.name}")
                 else:
-                    yield True, one.size, one.modified_ms / 1000
+                    yield True, entry.size, entry.modified_ms / 1000
         except FileNotFoundError:
-            # Its job has just moved or removed it.
+            # Its job has just moved or removed the file.
             return
 
     def settle(self, folder: str, *, names: bool = True) -> None:
-        """Do nothing: a file that is closed is durable, and who may read it is for HDFS to say."""
+        """Do nothing: a closed file is durable, and HDFS decides who may read it."""
 
     @contextmanager
     def locked(self, folder: str, window_folder: str) -> Iterator[None]:
-        """Take the window's turn; see `turn`. A process that has a turn takes no other one: two could wait for each other.
+        """Take the window's turn; see `turn`. A process takes one turn at a time: with more, two could wait for each other.
 
         Raises:
             SinkError: another process did not end its turn in time.
@@ -215,7 +215,7 @@ class HdfsFiles:
         try:
             yield
         except BaseException:
-            # The next turn puts back what was under way.
+            # The next turn puts back what this one was moving.
             with suppress(OSError):
                 turn.end()
             raise
@@ -226,15 +226,15 @@ class HdfsFiles:
 
 
 def _complete(upload: Upload) -> None:
-    # A name node that hears of the last block late would be asked again only after half a second. Where files
-    # are erasure-coded that does not work: closing says what is wrong, if anything is.
+    # Without it, a name node that learns of the last block late would be asked again only after half a second.
+    # Erasure-coded files do not support it: closing reports what is wrong, if anything is.
     with suppress(OSError):
         upload.sync()
     upload.close()
 
 
 class _Reader(io.RawIOBase):
-    """A file in HDFS, to be read here and there."""
+    """A file in HDFS, for random access."""
 
     def __init__(self, file: File) -> None:
         self._file, self._at = file, 0
@@ -261,7 +261,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Buffered:
-    """What is written to a file, in larger pieces. Closing it completes nothing: it is closed after an error, too."""
+    """A write buffer. Closing it does not complete the file: it is closed after an error too."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload, self._held = upload, bytearray()

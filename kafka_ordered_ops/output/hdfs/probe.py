@@ -1,4 +1,4 @@
-"""Try, before anything depends on it, whether this process may publish in an HDFS."""
+"""Check in advance whether this process may publish in an HDFS."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.hdfs.door import Door, check_options, open_door, surroundings
 from kafka_ordered_ops.output.hdfs.files import TRY_PREFIX
 
-#: The caller waits for a plan: fail soon.
+#: The caller waits for a plan, so fail soon.
 ANSWER_WAIT_S: Final = 20.0
 
-#: The client tries the name nodes in turn, with pauses that grow; unless the options say so, some minutes.
+#: The client tries the name nodes in turn, with growing pauses: for minutes, unless the options limit it.
 _ATTEMPTS: Final = {"dfs.client.failover.max.attempts": "4"}
 
 
@@ -25,8 +25,8 @@ def check_hdfs(root: str, storage_options: Mapping[str, Any] | None) -> None:
     """Write and remove a small file where the root is or will be, and beside it; once for each root and process.
 
     Raises:
-        ConfigError: there is no such host in the settings, the library is missing, or a right is.
-        SinkError: HDFS failed otherwise: it cannot be reached, say.
+        ConfigError: the settings do not know the host, or the library or a right is missing.
+        SinkError: HDFS failed otherwise: it cannot be reached, for example.
     """
     options = {**_ATTEMPTS, **check_options(storage_options)}
     _probed(root, tuple(sorted(options.items())), surroundings())
@@ -38,7 +38,7 @@ def _probed(
 ) -> None:
     door = open_door(root, dict(options), wait_s=ANSWER_WAIT_S)
     with as_sink_error(f"the output {root} cannot be used"):
-        for folder in dict.fromkeys(_nearest(door, one) for one in (root, control_folder(root))):
+        for folder in dict.fromkeys(_nearest(door, path) for path in (root, control_folder(root))):
             _write(door, root, folder)
 
 
@@ -46,7 +46,7 @@ def _write(door: Door, root: str, folder: str) -> None:
     path = f"{folder}/{TRY_PREFIX}{uuid.uuid4().hex}"
     try:
         upload = door.create(path)
-        # A name node may be in reach where its data nodes are not.
+        # A name node may be reachable where its data nodes are not.
         upload.write(b"1")
         upload.sync()
         upload.close()

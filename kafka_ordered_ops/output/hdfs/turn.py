@@ -1,14 +1,14 @@
-"""One publisher of a window at a time, in a file system that has no locks: whoever is late can change nothing.
+"""Let one publisher at a time publish a window, in a file system without locks: a late one can change nothing.
 
-A *turn* is a folder whose name nobody else has::
+A *turn* is a folder with a unique name::
 
     <stages>/.turns/<safe id>/<token>/
 
-Whoever wants to publish makes it if there is none, or waits for its holder to end, and takes over from one that shows
-no sign of life by renaming the folder: HDFS lets exactly one of several do that. It does not matter whether the former
-holder is dead, or only slow. Each step that a publisher takes goes through the folder of its turn: what is renamed is
-first renamed into it, and then out of it. Once the folder has another name, both fail. So what a process still
-does after it has lost its turn has no effect, and what it had in its hands is put back by the next one.
+A publisher makes the folder if there is none, or waits for its holder to end. If the holder shows no sign of life, the
+publisher takes over by renaming the folder: of several processes, HDFS lets exactly one do that. It does not matter
+whether the former holder is dead or only slow, because each step goes through the folder of the turn: what is renamed
+is first renamed into it, and then out of it. Once the folder has another name, both renames fail. So a process that has
+lost its turn has no effect any more, and the next holder puts back what the process was moving.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.window.partition import is_partition
 from kafka_ordered_ops.output.hdfs.door import Door
 
-#: Whoever holds a turn shows a sign of life at least so often, and has lost it after so long without one.
+#: The holder of a turn shows a sign of life this often, and loses the turn after this long without one.
 ALIVE_S: Final = 2.0
 LOST_AFTER_S: Final = 10.0
-#: Publishing takes some renames and deletes; whoever waits longer waits for something stuck.
+#: Publishing takes a few renames and deletes; a longer wait means that another process hangs.
 WAIT_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 #: The folder of all turns, among the stages.
 TURNS: Final = ".turns"
 _NEW: Final = ".new-"
-#: Names in a turn that are not what somebody wants back.
+#: The prefix of names in a turn that are not put back.
 _SCRAP: Final = "~scrap-"
-#: What is published, and in its names in a turn a folder of folders: no window's folder has this in its name.
+#: The published output. Its names in a turn join folders with this text, which no window's folder has in its name.
 _OUTPUT: Final = "output"
-#: What is beside it: of the windows' markers, and of what is on its way for the instant of a replacement.
+#: The folders beside the output: the windows' markers, and what moves during a replacement.
 _CONTROL: Final = "control"
 _CONTROLLED: Final = ("windows", "swap")
 _BELOW: Final = "~in~"
@@ -47,7 +47,7 @@ class Turn:
     """A process's turn at one window.
 
     Args:
-        door: where the output is.
+        door: the connection to the HDFS of the output.
         stages: the folder of all stages.
         window_folder: the window's stages.
         root: the root of the outputs.
@@ -59,7 +59,7 @@ class Turn:
         self._place = f"{self._turns}/{window_folder.rpartition('/')[2]}"
         self._token = uuid.uuid4().hex
         self._numbers = itertools.count()
-        #: Where what passes through the turn belongs, by the name of its folder in it.
+        #: The home of what passes through the turn, by the name of its folder in the turn.
         self._homes = {
             _OUTPUT: root,
             "stage": window_folder,
@@ -74,10 +74,10 @@ class Turn:
     # --- beginning and end -------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Wait for the turn, and put back what its former holder had in its hands.
+        """Wait for the turn, and put back what its former holder was moving.
 
         Raises:
-            SinkError: others had it for too long.
+            SinkError: other processes held the turn for too long.
         """
         deadline = time.monotonic() + WAIT_S
         seen, since = None, time.monotonic()
@@ -101,10 +101,10 @@ class Turn:
         self._put_back()
 
     def end(self) -> None:
-        """Let the next one have it; nothing is left of it.
+        """Release the turn and remove its folder.
 
         Raises:
-            InterruptedError: another process has it already.
+            InterruptedError: another process has the turn already.
         """
         self._check_mine()
         self._put_back()
@@ -112,23 +112,23 @@ class Turn:
             self._door.delete(f"{self._mine}/{name}", recursive=False)
         for path in (self._mine, self._place):
             self._remove_if_empty(path)
-        # Of processes that were killed while they began; one that is alive begins again.
+        # Left by processes that were killed while they began; a live one begins again.
         with suppress(FileNotFoundError):
-            for one in self._door.listed(self._turns):
-                if one.name.startswith(_NEW):
-                    self._door.delete(f"{self._turns}/{one.name}", recursive=True)
+            for entry in self._door.listed(self._turns):
+                if entry.name.startswith(_NEW):
+                    self._door.delete(f"{self._turns}/{entry.name}", recursive=True)
         self._remove_if_empty(self._turns)
 
     def _holder(self) -> tuple[str, int] | None:
-        """Return who has the turn, and its last sign of life, by its own clock."""
+        """Return the holder of the turn, and its last sign of life by its own clock."""
         try:
-            found = self._door.listed(self._place)
+            holders = self._door.listed(self._place)
         except FileNotFoundError:
             return None
-        return (found[0].name, found[0].modified_ms) if found else None
+        return (holders[0].name, holders[0].modified_ms) if holders else None
 
     def _make(self) -> bool:
-        """Return whether there was no turn, and this process has made it."""
+        """Take the turn if nobody holds it; return whether this process has it now."""
         new = f"{self._turns}/{_NEW}{self._token}"
         try:
             for name in self._homes:
@@ -151,12 +151,12 @@ class Turn:
         return True
 
     def _put_back(self) -> None:
-        """Put everything in the turn back where it was, unless something else has come there."""
+        """Put everything in the turn back where it was, unless something else is there now."""
         for name, home in self._homes.items():
-            for one in self._door.listed(f"{self._mine}/{name}"):
-                path = f"{self._mine}/{name}/{one.name}"
-                if not one.name.startswith(_SCRAP):
-                    target = f"{home}/{one.name.replace(_BELOW, '/')}"
+            for entry in self._door.listed(f"{self._mine}/{name}"):
+                path = f"{self._mine}/{name}/{entry.name}"
+                if not entry.name.startswith(_SCRAP):
+                    target = f"{home}/{entry.name.replace(_BELOW, '/')}"
                     try:
                         self._door.make_folder(target.rpartition("/")[0], parents=True)
                         self._door.rename(path, target, overwrite=False)
@@ -182,10 +182,10 @@ class Turn:
     # --- steps -------------------------------------------------------------------------------------
 
     def rename(self, source: str, target: str) -> bool:
-        """Rename something that belongs to the window, if the turn is still this process's; False: it does not belong.
+        """Rename something of the window, if this process still has the turn; return False if it is not the window's.
 
         Raises:
-            FileNotFoundError: there is no such thing.
+            FileNotFoundError: the source does not exist.
             InterruptedError: another process has the turn.
             FileExistsError: something is at the target.
         """
@@ -195,7 +195,7 @@ class Turn:
         self._show_life()
         try:
             self._door.rename(source, through, overwrite=False)
-            # What fails from here on is put back at the end.
+            # After a failure from here on, it is put back at the end.
             self._door.rename(through, target, overwrite=False)
         except FileNotFoundError:
             self._check_mine()
@@ -203,7 +203,7 @@ class Turn:
         return True
 
     def remove(self, path: str) -> bool:
-        """Remove something that belongs to the window, at once and as a whole; False: it does not belong."""
+        """Remove something of the window in one step; return False if it is not the window's."""
         if self._through(path) is None:
             return False
         self._show_life()
@@ -217,17 +217,17 @@ class Turn:
         return True
 
     def temporary(self) -> str:
-        """Return a path in the turn for a file or a folder that nobody wants back."""
+        """Return a path in the turn for a file or a folder that is not put back."""
         return f"{self._mine}/stage/{_SCRAP}{next(self._numbers)}"
 
     def _through(self, path: str) -> str | None:
         home, _, name = path.rpartition("/")
-        for key, one in self._homes.items():
-            if one == home:
+        for key, folder in self._homes.items():
+            if folder == home:
                 return f"{self._mine}/{key}/{name}"
-        for one in _CONTROLLED:
-            if home == f"{self._homes[_CONTROL]}/{one}":
-                return f"{self._mine}/{_CONTROL}/{one}{_BELOW}{name}"
+        for controlled in _CONTROLLED:
+            if home == f"{self._homes[_CONTROL]}/{controlled}":
+                return f"{self._mine}/{_CONTROL}/{controlled}{_BELOW}{name}"
         root = self._homes[_OUTPUT]
         if is_partition(home.removeprefix(f"{root}/")):
             return f"{self._mine}/{_OUTPUT}/{path.removeprefix(f'{root}/').replace('/', _BELOW)}"
@@ -236,7 +236,7 @@ class Turn:
     def _show_life(self) -> None:
         now = time.monotonic()
         if now - self._shown_at >= ALIVE_S:
-            # Any time that differs from the last one will do: nobody compares it with a clock.
+            # Any time that differs from the last one works: nobody compares it with a clock.
             try:
                 self._door.touch(self._mine, time.time_ns() // 1_000_000)
             except FileNotFoundError:

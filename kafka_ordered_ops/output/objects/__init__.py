@@ -1,1 +1,1 @@
-"""Outputs in object stores, published by a manifest that moves by conditional writes."""
+"""Outputs in object stores, published by conditional writes of a manifest."""

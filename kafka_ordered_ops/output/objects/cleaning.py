@@ -1,4 +1,4 @@
-"""What attempts have left in an object store; see `output.cleaning`."""
+"""Find and remove what attempts left in an object store; see `output.cleaning`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL, SEAL_BYTES
 from kafka_ordered_ops.output.objects.reading import shown_output
 from kafka_ordered_ops.output.objects.root_owner import found_owner
 from kafka_ordered_ops.output.objects.store import Listed, open_store
-from kafka_ordered_ops.output.roots.leftovers import Left, told_by
+from kafka_ordered_ops.output.roots.leftovers import Left, origin_in
 
-#: Objects that say whose an attempt is.
+#: The ends of the names of objects that record the owner of an attempt.
 _MARKS = (SEAL, f"/{DRAFT_SEAL}", f"/{UNDER_WAY_NAME}")
 
-#: Where Spark has its tasks write.
+#: The folder that Spark's tasks write to.
 _SPARKS_FOLDER = "/_temporary"
 
 
@@ -32,20 +32,20 @@ class ObjectLeftovers:
 
     def owner(self) -> str | None:
         """Return the ledger that the root belongs to; None if nothing was staged yet."""
-        with as_sink_error(f"the owner of {self.root} cannot be looked at"):
+        with as_sink_error(f"the owner of {self.root} cannot be read"):
             owner, _ = found_owner(self._store, self.root)
         return None if owner is None else owner.ledger_id
 
     def shown(self, left: Left) -> Layout | None:
-        """Return what readers see of the window of an attempt; None if they see nothing of it."""
-        if left.told.window_id is None:
+        """Return the output of an attempt's window that readers see; None if they see none."""
+        if left.origin.window_id is None:
             return None
-        with as_sink_error(f"the windows below {self.root} cannot be looked at"):
-            return shown_output(self._store, Layout(self.root, left.told.window_id, "none", 0))
+        with as_sink_error(f"the windows below {self.root} cannot be read"):
+            return shown_output(self._store, Layout(self.root, left.origin.window_id, "none", 0))
 
     def found(self) -> list[Left]:
-        """Return what attempts have left: one attempt's seal, parts and drafts together."""
-        with as_sink_error(f"the stages of {self.root} cannot be looked at"):
+        """Return what attempts left: the seal, parts and drafts of an attempt together."""
+        with as_sink_error(f"the stages of {self.root} cannot be read"):
             staged = self._listed(self._stages)
             return [
                 self._left(place, {name: staged[name] for name in names})
@@ -57,30 +57,30 @@ class ObjectLeftovers:
         place = f"{left.window}/{left.attempt}"
         with as_sink_error(f"what {left.attempt} has left in {self._stages} cannot be removed"):
             listed = self._listed(f"{self._stages}/{left.window}")
-            mine = {
-                name: one
-                for name, one in listed.items()
+            own = {
+                name: entry
+                for name, entry in listed.items()
                 if f"{left.window}/{name}".partition("~")[0] == place
             }
-            if any(one.modified > left.modified for one in mine.values()):
+            if any(entry.modified > left.modified for entry in own.values()):
                 return 0
-            # Seals first: one that is there is never less than it says.
-            names = sorted(mine, key=lambda name: not name.endswith(SEAL))
+            # Seals first: a seal that exists always has all its files.
+            names = sorted(own, key=lambda name: not name.endswith(SEAL))
             self._store.delete([f"{self._stages}/{left.window}/{name}" for name in names])
-        return len(mine)
+        return len(own)
 
     def remove_probes(self, before: datetime) -> int:
-        """Remove what killed processes have left of their checks of the store."""
+        """Remove the objects of checks that killed processes left."""
         folder = f"{control_folder(self.root)}/probe"
         with as_sink_error(f"{folder} cannot be cleaned"):
             listed = self._store.listed(folder)
-            old = [name for name, one in listed.items() if one.modified < before]
+            old = [name for name, entry in listed.items() if entry.modified < before]
             self._store.delete([f"{folder}/{name}" for name in old])
         return len(old)
 
     def _listed(self, folder: str) -> dict[str, Listed]:
-        found = self._store.listed(folder)
-        return {name: one for name, one in found.items() if not _is_marker(name, one)}
+        listed = self._store.listed(folder)
+        return {name: entry for name, entry in listed.items() if not _is_marker(name, entry)}
 
     def _left(self, place: str, objects: Mapping[str, Listed]) -> Left:
         window, _, attempt = place.partition("/")
@@ -89,19 +89,20 @@ class ObjectLeftovers:
         return Left(
             window,
             attempt,
-            told_by(
-                (one.content for one in contents if one is not None), limit_bytes=SEAL_BYTES_MAX
+            origin_in(
+                (stored.content for stored in contents if stored is not None),
+                limit_bytes=SEAL_BYTES_MAX,
             ),
             any(name.endswith(SEAL) for name in objects),
             len(objects),
-            sum(one.size for one in objects.values()),
-            max(one.modified for one in objects.values()),
+            sum(entry.size for entry in objects.values()),
+            max(entry.modified for entry in objects.values()),
         )
 
 
-def _is_marker(name: str, one: Listed) -> bool:
-    """Return whether an object is a folder to Hadoop: empty, under a name that ends in a slash.
+def _is_marker(name: str, entry: Listed) -> bool:
+    """Return whether an object is a folder to Hadoop: empty, with a name that ends in a slash.
 
-    A driver that was killed leaves them, and the library can neither name nor delete them: it takes the slash off.
+    A killed driver leaves such objects. The library can neither name nor delete them: it strips the slash.
     """
-    return not one.size and _SPARKS_FOLDER in name
+    return not entry.size and _SPARKS_FOLDER in name

@@ -1,11 +1,11 @@
-"""Credentials that refresh themselves, from what hosts have: a session of boto3, or Google's credentials."""
+"""Self-refreshing credentials from a host's boto3 session or Google credentials."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, Final
 
-#: Credentials are asked for again after this time; botocore refreshes those that end within ten minutes.
+#: Credentials are requested again after this time; botocore refreshes those that expire within ten minutes.
 _TTL: Final = timedelta(minutes=5)
 
 
@@ -14,7 +14,7 @@ def aws_credentials(session: Any) -> Any:
 
     Raises:
         ImportError: boto3 or obstore is not installed.
-        ValueError: the session has none.
+        ValueError: the session has no credentials.
     """
     from obstore.auth.boto3 import Boto3CredentialProvider
 

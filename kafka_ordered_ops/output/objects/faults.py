@@ -1,4 +1,4 @@
-"""What a store's failures mean: which pass by themselves and are waited out, and what the others are called."""
+"""Failures of a store: retry the temporary ones, and raise the others as named errors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kafka_ordered_ops.output.address import Address
 
 _log = logging.getLogger(__name__)
 
-#: How long a store may fail before a call does, unless the public call ends earlier: a minute, and some pauses.
+#: How long a call is retried while a store fails, unless the public call ends earlier: a minute, and some pauses.
 RIDE_OUT_S: Final = 75.0
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
 
-#: A server's own failures, and connections that were refused or cut, in the midst of an answer as well.
+#: A server's own failures, and connections that were refused or cut, even within an answer.
 _PASSING: Final = re.compile(
     r"status code: (408|429|500|502|503|504)|RequestTimeout|error sending request|body error|Content-Range header not present"
 )
-#: Where a cloud's machine would find its credentials: without them, this is another machine.
+#: The addresses at which a cloud's machine finds its credentials; without an answer, this is another machine.
 _NO_CLOUD: Final = re.compile(r"169\.254\.\d+\.\d+|metadata\.google\.internal")
 
 #: The rights that an operation needs, by the store.
@@ -47,7 +47,7 @@ _RIGHTS: Final = {
     ),
 }
 
-#: The library's errors by their names: its door is `store`.
+#: The library's errors by name, because only `store` imports the library.
 _DENIED: Final = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
 
 _REASON_LENGTH_MAX: Final = 300
@@ -56,11 +56,11 @@ _Answer = TypeVar("_Answer")
 
 
 def ridden_out(what: str, call: Callable[[], _Answer]) -> _Answer:
-    """Return what a call answers; repeat it while the store or the way to it fails.
+    """Return the result of a call; repeat the call while the store or the connection to it fails.
 
     Args:
         what: the call, for the log.
-        call: can be repeated at any time: a write whose answer was lost may have happened.
+        call: a repeatable call: a write whose answer was lost may have been done.
 
     Raises:
         Exception: the call's last error, once it has failed for `RIDE_OUT_S` or the public call's time is over.
@@ -87,10 +87,10 @@ def _passes(error: Exception) -> bool:
 
 
 def raise_named(address: Address, operation: str, path: str, error: Exception) -> NoReturn:
-    """Raise what the library raises as an `OSError` that says where, and what is missing."""
+    """Raise a library's error as an `OSError` with the place and the missing right."""
     reason = reason_of(error)
     right = _RIGHTS[address.scheme][operation]
-    # Without the cause: its text may have a signed address in it.
+    # Without the cause, whose text may contain a signed address.
     if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
         raise FileNotFoundError(
             f"{path}: there is no bucket {address.bucket}, or not for these credentials. Create it, or correct its name"
@@ -107,7 +107,7 @@ def raise_named(address: Address, operation: str, path: str, error: Exception) -
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what a store says in one line, without what may be secret in its addresses."""
+    """Return a store's message in one line, without addresses, which may contain secrets."""
     text = " ".join(str(error).split("\n\nDebug source", 1)[0].split())
     text = re.sub(r"\?\S*", "?...", text)
     return text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."

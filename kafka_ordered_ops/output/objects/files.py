@@ -1,4 +1,4 @@
-"""Objects below a prefix as the files of a folder, as far as writing a window's files needs it."""
+"""Objects below a prefix as the files of a folder, with the operations that writing a window's files needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kafka_ordered_ops.output.objects.store import Copy, Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The footer of most Parquet files is in here, which is one request.
+#: Enough for the footers of most Parquet files, in one request.
 _TAIL_BYTES: Final = 64 * 1024
-#: A longer footer than any of this package's files: whoever wrote it, it is not read.
+#: Longer than the footer of any file of this package: a longer one is not read.
 _FOOTER_BYTES_MAX: Final = 64 * 1024**2
 _MAGIC: Final = b"PAR1"
 
@@ -33,20 +33,20 @@ class ObjectFiles:
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the data files in a folder, with their sizes."""
         return {
-            name: one.size
-            for name, one in self._store.listed(folder).items()
+            name: entry.size
+            for name, entry in self._store.listed(folder).items()
             if "/" not in name and is_data(name)
         }
 
     def open(self, path: str) -> BinaryIO:
         """Return a small file."""
-        found = self._store.get(path)
-        if found is None:
+        stored = self._store.get(path)
+        if stored is None:
             raise FileNotFoundError(f"{path} does not exist")
-        return io.BytesIO(found.content)
+        return io.BytesIO(stored.content)
 
     def footer(self, path: str) -> BinaryIO:
-        """Return the end of a Parquet file, which has its metadata."""
+        """Return the end of a Parquet file, which holds its metadata."""
         tail = self._store.tail(path, _TAIL_BYTES)
         if len(tail) == _TAIL_BYTES and tail[-4:] == _MAGIC:
             length = int.from_bytes(tail[-8:-4], "little") + 8
@@ -55,12 +55,12 @@ class ObjectFiles:
         return io.BytesIO(tail)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file so that it is there whole or not at all."""
+        """Write a file atomically."""
         self._store.put(path, content)
 
     @contextmanager
     def sink(self, path: str) -> Iterator[pa.NativeFile]:
-        """Take a file's content in the block; it is there whole at the block's end, or not at all."""
+        """Take a file's content in the block; the file is written atomically at the block's end."""
         import pyarrow as pa
 
         content: Any = pa.BufferOutputStream()
@@ -71,9 +71,9 @@ class ObjectFiles:
         """Rename files; repeating it after a crash in between changes nothing."""
         folders = {source.rpartition("/")[0] for source, _ in moves}
         sizes = {
-            f"{folder}/{name}": one.size
+            f"{folder}/{name}": entry.size
             for folder in folders
-            for name, one in self._store.listed(folder).items()
+            for name, entry in self._store.listed(folder).items()
         }
         self._store.copy([Copy(source, target, sizes.get(source, 0)) for source, target in moves])
         self._store.delete([source for source, _ in moves])

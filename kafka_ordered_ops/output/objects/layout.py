@@ -1,14 +1,14 @@
-"""Where a window's output is in an object store, and what the small objects beside it hold.
+"""Where a window's output is in an object store, and the content of the small objects beside it.
 
 ::
 
-    <root>/window_id=<times>-<digest>/<claim>-<attempt>-<generation>-part-00000.parquet    what readers see
-    <parent>/.koo/<name>/windows/<safe id>.json                                     which of them make up the window
-    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~draft-<token>/           what a job has written
-    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~seal.json                which files make up the stage
+    <root>/window_id=<id>/<claim>-<attempt>-<generation>-part-00000.parquet      what readers see
+    <parent>/.koo/<name>/windows/<id>.json                                    which of them make up the window
+    <parent>/.koo/<name>/stage/<id>/<claim>-<attempt>~draft-<token>/          what a job has written
+    <parent>/.koo/<name>/stage/<id>/<claim>-<attempt>~seal.json               which files make up the stage
 
 ``<parent>/<name>`` is the root. A window is published when its *manifest* names its files. Manifests move by conditional
-writes alone, each with a higher *generation*, which is in the names of the files too.
+writes alone, each with a higher *generation*, which is also in the names of the files.
 """
 
 from __future__ import annotations
@@ -16,27 +16,35 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, once
-from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
+from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text, Texts, once
+from kafka_ordered_ops.core.window.window_id import is_window_id
 from kafka_ordered_ops.output.address import SMALL_BYTES_MAX, control_folder
-from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, Output
+from kafka_ordered_ops.output.layout import (
+    WINDOW_PREFIX,
+    Layout,
+    Output,
+    check_marker_version,
+)
 from kafka_ordered_ops.output.roots.ownership import check_newest
+from kafka_ordered_ops.output.versions import check_output_version
 
 #: Version of the JSON in manifests and seals.
 _VERSION: Final = 1
 
-#: A window of a hundred thousand files has less.
+#: Enough for a window of a hundred thousand files.
 SEAL_BYTES_MAX: Final = SMALL_BYTES_MAX
 
 SEAL: Final = "~seal.json"
 #: In a draft's folder: what becomes the stage's seal.
 DRAFT_SEAL: Final = "_window.json"
 
-#: As many digits as every number of 64 bits can have.
+#: The largest number of 18 digits, which all fit into 64 bits.
 GENERATION_MAX: Final = 10**18 - 1
 
 _FILE_NAME: Final = re.compile(
@@ -59,26 +67,30 @@ class Seal:
         ).encode()
 
     @classmethod
-    def parse(cls, content: bytes, like: Output) -> Seal | None:
-        """Return the inverse of `to_bytes`; None for what is no seal."""
+    def parse(cls, content: bytes, like: Output, path: str) -> Seal | None:
+        """Parse the content of `to_bytes`; return None for an object of another program.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote it.
+        """
         try:
-            fields = Fields(strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX), "seal")
-            return cls(_output(fields.anything("output"), like), _files(fields))
-        except (JsonError, KeyError, TypeError):
+            stored = _StoredSeal.parse(_value(content, f"the seal {path}"), "seal")
+            return cls(_output(stored.output, like), _files(stored.files))
+        except JsonError:
             return None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What readers see of a window; of one that is published for the first time, nothing yet."""
+    """What readers see of a window; nothing yet while it is published for the first time."""
 
     generation: int
     output: Layout | None
     #: The files in the order of their rows, by their paths below the root, with their sizes.
     files: Mapping[str, int]
-    #: Of who is publishing the next state, if anybody.
+    #: The id of the process that is publishing the next state, if any.
     publisher: str | None = None
-    #: Files in another folder that it has replaced, and that may still be there: by their paths below the root.
+    #: Replaced files in other folders that may still exist, by their paths below the root.
     left: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
@@ -91,28 +103,31 @@ class Manifest:
                 "publisher": self.publisher,
                 "output": None if self.output is None else _described(self.output),
                 "files": files,
-                **({"left": list(self.left)} if self.left else {}),
+                "left": list(self.left),
             }
         ).encode()
 
     @classmethod
-    def parse(cls, content: bytes, like: Output) -> Manifest | None:
-        """Return the inverse of `to_bytes`, with outputs of the class of `like`; None for what is no manifest."""
+    def parse(cls, content: bytes, like: Output, path: str) -> Manifest | None:
+        """Parse the content of `to_bytes`, with an output of the class of `like`; return None for another program's object.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote it.
+        """
         try:
-            fields = Fields(strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX), "manifest")
-            output = fields.anything("output")
+            stored = _StoredManifest.parse(_value(content, f"the manifest {path}"), "manifest")
             return cls(
-                fields.integer("generation", least=1, greatest=GENERATION_MAX),
-                None if output is None else _output(output, like),
-                _files(fields),
-                fields.text_or_none("publisher"),
-                tuple(fields.texts("left")) if "left" in fields else (),
+                stored.generation,
+                None if stored.output is None else _output(stored.output, like),
+                _files(stored.files),
+                stored.publisher,
+                stored.left,
             )
-        except (JsonError, KeyError, TypeError):
+        except JsonError:
             return None
 
     def missing(self, output: Layout, present: Mapping[str, int]) -> int:
-        """Return how many of its files are not among those that are in an output's place."""
+        """Return how many of the manifest's files are not among those in an output's place."""
         folder = output.final_path.removeprefix(f"{output.root}/")
         there = {f"{folder}/{name}": size for name, size in present.items()}
         return sum(there.get(path) != size for path, size in self.files.items())
@@ -120,25 +135,25 @@ class Manifest:
 
 def visible(output: Layout, manifest: Manifest | None, present: Mapping[str, int]) -> str:
     """Return a sentence on what is in the place of an output's window."""
-    if manifest is None or (shown := manifest.output) is None:
+    if manifest is None or (published := manifest.output) is None:
         return f"{output.final_path} has no output of this package."
-    holds = f"{output.final_path} holds attempt {shown.attempt} of claim {shown.claim_id}"
+    holds = f"{output.final_path} holds attempt {published.attempt} of claim {published.claim_id}"
     missing = manifest.missing(output, present)
     return f"{holds}, of which {missing:,} files are gone." if missing else f"{holds}."
 
 
 def manifests_folder(root: str) -> str:
-    """Return where the manifests of a root are."""
+    """Return the folder of a root's manifests."""
     return f"{control_folder(root)}/windows"
 
 
 def manifest_path(output: Layout) -> str:
-    """Return where the manifest of an output's window is."""
-    return f"{manifests_folder(output.root)}/{safe_name(output.window_id)}.json"
+    """Return the path of the manifest of an output's window."""
+    return f"{manifests_folder(output.root)}/{output.window_id}.json"
 
 
 def seal_path(output: Layout) -> str:
-    """Return where the seal of an output's stage is."""
+    """Return the path of the seal of an output's stage."""
     return f"{output.stage_path}{SEAL}"
 
 
@@ -149,14 +164,14 @@ def final_name(output: Layout, generation: int, number: int) -> str:
 
 def generation_of(name: str) -> int | None:
     """Return the generation of a published file; None for a file that is not of this package."""
-    found = _FILE_NAME.fullmatch(name)
-    return None if found is None else int(found[2])
+    match = _FILE_NAME.fullmatch(name)
+    return None if match is None else int(match[2])
 
 
 def next_generation(output: Layout, before: Manifest, present: Mapping[str, int]) -> int:
-    """Return the generation after those that a manifest, and the files of the window's own claims, have."""
-    mine = (name for name in present if claim_of(name) in output.publisher.claims)
-    newest = max(before.generation, *(generation_of(name) or 0 for name in mine), 0)
+    """Return the generation after those of a manifest and of the files of the window's own claims."""
+    own = (name for name in present if claim_of(name) in output.publisher.claims)
+    newest = max(before.generation, *(generation_of(name) or 0 for name in own), 0)
     if newest >= GENERATION_MAX:
         raise SinkError(
             f"{manifest_path(output)}, or a file in {output.final_path}, has generation {newest}, and there is none after "
@@ -167,8 +182,8 @@ def next_generation(output: Layout, before: Manifest, present: Mapping[str, int]
 
 
 def is_own_file(output: Layout, path: str) -> bool:
-    """Return whether a path below the root is that of a published file of an output's window, whatever its times."""
-    return is_published_file(path) and _digest_of(path) == id_digest(output.window_id)
+    """Return whether a path below the root is that of a published file of an output's window, in any partition."""
+    return is_published_file(path) and path.split("/")[-2] == output.folder
 
 
 def is_published_file(path: str) -> bool:
@@ -177,22 +192,17 @@ def is_published_file(path: str) -> bool:
     return (
         generation_of(name) is not None
         and folder.startswith(WINDOW_PREFIX)
-        and _digest_of(path) is not None
-        # Folders of dates and hours.
+        and is_window_id(folder.removeprefix(WINDOW_PREFIX))
+        # Above are folders of dates and hours.
         and not {".", ".."} & set(above)
         and "" not in above[1:]
     )
 
 
-def _digest_of(path: str) -> str | None:
-    *_, folder, _ = ["", *path.split("/")]
-    return digest_in(folder.removeprefix(WINDOW_PREFIX))
-
-
 def claim_of(name: str) -> str | None:
     """Return the claim of a published file; None for a file that is not of this package."""
-    found = _FILE_NAME.fullmatch(name)
-    return None if found is None else found[1]
+    match = _FILE_NAME.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def _described(output: Layout) -> dict[str, Any]:
@@ -200,29 +210,55 @@ def _described(output: Layout) -> dict[str, Any]:
     return {name: value for name, value in output.to_json().items() if name != "root"}
 
 
-def _output(value: Any, like: Output) -> Output:
-    return type(like).from_json(
-        Fields({**value, "root": like.root}, "output"), like.storage_options
-    )
+class _StoredFile(Stored, frozen=True):
+    path: Text
+    bytes: Count
 
 
-def _files(fields: Fields) -> dict[str, int]:
-    if (version := fields.integer("version")) != _VERSION:
-        raise JsonError(f"version {version}; this package reads version {_VERSION}")
-    return once(
-        ((one.text("path"), one.integer("bytes", least=0)) for one in fields.objects("files")),
-        "file",
-    )
+class _StoredSeal(Stored, frozen=True):
+    what = "the seal"
+
+    version: Literal[1]
+    output: dict[str, Any]
+    files: list[_StoredFile]
+
+
+class _StoredManifest(Stored, frozen=True):
+    what = "the manifest"
+
+    version: Literal[1]
+    generation: Annotated[int, Meta(ge=1, le=GENERATION_MAX)]
+    publisher: Text | None
+    output: dict[str, Any] | None
+    files: list[_StoredFile]
+    left: Texts
+
+
+def _value(content: bytes, what: str) -> Any:
+    """Return the JSON of a manifest or a seal that no newer version of this package wrote."""
+    value = strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX)
+    check_output_version(value, _VERSION, ("output", "files"), what)
+    if isinstance(value, dict):
+        check_marker_version(value.get("output"), f"the output in {what}")
+    return value
+
+
+def _output(value: dict[str, Any], like: Output) -> Output:
+    return type(like).from_json({**value, "root": like.root}, like.storage_options)
+
+
+def _files(files: list[_StoredFile]) -> dict[str, int]:
+    return once(((file.path, file.bytes) for file in files), "file")
 
 
 def check_newest_shown(output: Layout, manifest: Manifest | None) -> None:
     """Raise `WindowSupersededError` for an output that is older than the published one of its claim."""
-    if manifest is not None and (shown := manifest.output) is not None:
-        check_newest(output.placed_as(shown), shown)
+    if manifest is not None and (published := manifest.output) is not None:
+        check_newest(output.placed_as(published), published)
 
 
-def like(output: Output, found: Layout) -> Output:
-    """Return what was parsed with the class of `output` as such."""
-    if not isinstance(found, type(output)):
-        raise TypeError(f"{type(found).__name__} is not a {type(output).__name__}")
-    return found
+def like(output: Output, parsed: Layout) -> Output:
+    """Return a parsed output as one of the class of `output`."""
+    if not isinstance(parsed, type(output)):
+        raise TypeError(f"{type(parsed).__name__} is not a {type(output).__name__}")
+    return parsed

@@ -1,4 +1,4 @@
-"""Try, before anything depends on it, whether a store lets this process publish."""
+"""Check in advance whether a store lets this process publish."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kafka_ordered_ops.output.objects.store import (
     surroundings,
 )
 
-#: Writers at the same moment: some stores look first and write later.
+#: Concurrent writers: some stores check the condition first and write later.
 _RACERS: Final = 8
-#: Now and then, above all while it is busy, such a store lets in a single writer. Several races in a row are rarely so.
+#: Such a store sometimes lets in a single writer, above all while it is busy, but rarely in several races in a row.
 _ROUNDS: Final = 5
 _GATE_S: Final = 60.0
 
@@ -34,7 +34,7 @@ def check_store(root: str, storage_options: Mapping[str, Any] | None) -> None:
 
     Raises:
         ConfigError: the bucket does not exist, a right is missing, or the store does not honour conditional writes.
-        SinkError: the store failed otherwise: it cannot be reached, say.
+        SinkError: the store failed otherwise: it cannot be reached, for example.
     """
     options = check_options(storage_options)
     try:
@@ -75,7 +75,7 @@ def _probe(root: str, options: Mapping[str, Any]) -> None:
 
 
 def _honours_conditions(store: Store, path: str) -> bool:
-    """Return whether, of several writers at the same moment and one that comes late, at most one is let in."""
+    """Return whether at most one of several concurrent writers and a late one succeeds."""
     created = _raced(store, path, None)
     if created is None or store.put_if(path, b"late", None) is not None:
         return False
@@ -84,7 +84,7 @@ def _honours_conditions(store: Store, path: str) -> bool:
 
 
 def _raced(store: Store, path: str, seen: State | None) -> State | None:
-    """Return the object's state after a race of writers that have all seen the same; None if it had two winners."""
+    """Return the object's state after a race of writers that all saw the same state; None if two of them won."""
     gate = Barrier(_RACERS)
 
     def write(content: bytes) -> State | None:
@@ -93,8 +93,8 @@ def _raced(store: Store, path: str, seen: State | None) -> State | None:
 
     contents = [b"%d of %s" % (n, repr(seen).encode()) for n in range(_RACERS)]
     answers = all_at_once(write, contents)
-    found = store.get(path)
-    # None has won where the winner's answer was lost, and it asked again.
-    if sum(one is not None for one in answers) > 1 or found is None:
+    stored = store.get(path)
+    # No writer has won if the winner's answer was lost and the winner asked again.
+    if sum(answer is not None for answer in answers) > 1 or stored is None:
         return None
-    return found.state if found.content in contents else None
+    return stored.state if stored.content in contents else None

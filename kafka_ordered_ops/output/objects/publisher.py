@@ -1,10 +1,10 @@
-"""Publish by manifests: for object stores, which cannot rename but write conditionally.
+"""Publish by manifests: for object stores, which cannot rename but support conditional writes.
 
-A stage is copied to where readers look, by the store itself, and then the window's manifest is replaced by one that
-names the copies: that write is the publication. Who wants to publish first takes the next *generation*, by a
-conditional write of the manifest which leaves the files as they were. From then on, all publishers of earlier
-generations fail at their own last write, so the copies that they leave belong to nobody and are removed; copies of a later
-generation are never touched. Nothing is locked, and each step can be repeated after a crash anywhere.
+The store itself copies a stage to where readers look. Then the window's manifest is replaced by one that names the
+copies: that write is the publication. A publisher first takes the next *generation*, by a conditional write of the
+manifest that leaves its files unchanged. From then on, all publishers of earlier generations fail at their own last
+write, so the copies that they leave belong to nobody and are removed; copies of a later generation are never touched.
+Nothing is locked, and each step can be repeated after a crash at any point.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kafka_ordered_ops.output.objects.reading import check_windows
 from kafka_ordered_ops.output.objects.root_owner import check_root, own_root, record_group
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.parts import sum_of_facts
-from kafka_ordered_ops.output.roots.leftovers import told_by
+from kafka_ordered_ops.output.roots.leftovers import origin_in
 from kafka_ordered_ops.output.roots.ownership import (
     STAGE_NAME,
     check_not_fewer,
@@ -61,7 +61,7 @@ from kafka_ordered_ops.output.roots.partitions import kind_of
 
 _log = logging.getLogger(__name__)
 
-#: Publishers of one window, one after the other, that may be in the way of one.
+#: How many other publishers of the same window one publisher lets pass.
 _TURNS: Final = 12
 _PAUSE_S: Final = 0.05
 
@@ -80,7 +80,7 @@ class ManifestPublisher:
 
     Args:
         root: the root of the outputs.
-        storage_options: credentials and settings; None: as the environment has them.
+        storage_options: credentials and settings; None uses those of the environment.
 
     Raises:
         ConfigError: the library is missing, or an option is invalid.
@@ -93,22 +93,22 @@ class ManifestPublisher:
     # --- a job's draft -----------------------------------------------------------------------------
 
     def check_root(self, output: Layout) -> None:
-        """Look whether the root is this ledger's, and its windows are partitioned as this one is."""
-        with as_sink_error(f"stages below {output.root} cannot be made"):
+        """Check that the root belongs to this ledger and has windows with this window's partitioning."""
+        with as_sink_error(f"stages below {output.root} cannot be created"):
             check_root(self._store, output)
             self._check_partitions(output)
 
     def make(self, drafts: Sequence[tuple[Layout, str]]) -> None:
-        """Begin drafts, once nothing is in the way of their publication."""
+        """Begin drafts, after a check that they can be published."""
         for output, token in drafts:
             path = output.draft_path(token)
-            with as_sink_error(f"the stage {path} cannot be made"):
+            with as_sink_error(f"the stage {path} cannot be created"):
                 self._decided(output, partial(self._check_place, output))
                 own_root(self._store, output)
                 self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
-        """Complete a draft: count what its files hold, then name them."""
+        """Complete a draft: count the rows of its files, then list the files in a seal."""
         path = output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be completed"):
             if UNDER_WAY_NAME not in self._files.names(path):
@@ -128,7 +128,7 @@ class ManifestPublisher:
             path = output.draft_path(token)
             with as_sink_error(f"the stage {path} cannot be completed"):
                 if output.part is not None:
-                    # It names files of the part as it was.
+                    # The whole's seal names the former files of the part.
                     self._store.delete([seal_path(output.whole)])
                 try:
                     sealed = Copy(f"{path}/{DRAFT_SEAL}", seal_path(output), SEAL_BYTES_MAX)
@@ -142,56 +142,56 @@ class ManifestPublisher:
         with as_sink_error(f"the stage {path} cannot be removed"):
             seal = self._seal(output)
             folder = path.removeprefix(f"{output.window_folder}/")
-            if seal is None or not any(one.startswith(f"{folder}/") for one in seal.files):
+            if seal is None or not any(file.startswith(f"{folder}/") for file in seal.files):
                 self._files.remove(path)
             self._files.remove(output.shared_path(token))
 
     # --- an attempt's stage ------------------------------------------------------------------------
 
     def staged(self, output: Output) -> Output | None:
-        """Return the attempt's stage as it was sealed, if all of its files are there."""
-        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+        """Return the attempt's stage as it was sealed, if all of its files exist."""
+        with as_sink_error(f"the stage {output.stage_path} cannot be read"):
             seal = self._seal(output)
             if seal is None or self._lost(output, seal) is not None:
                 return None
             return like(output, seal.output)
 
     def shown(self, output: Output) -> Output | None:
-        """Return what readers see, if that is this very attempt's and all of its files are there."""
-        with as_sink_error(f"{output.final_path} cannot be looked at"):
+        """Return the output that readers see, if it is this very attempt's and all of its files exist."""
+        with as_sink_error(f"{output.final_path} cannot be read"):
             for _ in range(_TURNS):
                 seen = self._seen(output)
-                if seen.manifest is None or (shown := seen.manifest.output) is None:
+                if seen.manifest is None or (published := seen.manifest.output) is None:
                     return None
-                if not output.is_mine(shown):
+                if not output.is_mine(published):
                     return None
-                if self._shows(shown, seen.manifest, self._published_sizes(shown)):
-                    return like(output, shown)
+                if self._shows(published, seen.manifest, self._published_sizes(published)):
+                    return like(output, published)
                 if self._seen(output).state == seen.state:
                     return None
             return None
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage, if there is one."""
-        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+        with as_sink_error(f"the stage {output.stage_path} cannot be read"):
             seal = self._seal(output)
             return output if seal is None else like(output, seal.output)
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
-        """Name the files of complete parts as those of one stage of the whole window; none is moved."""
+        """Join complete parts to one stage of the whole window, by a seal that names their files; none is moved."""
         if (joined := self.staged(whole) or self.shown(whole)) is not None:
             return joined
         with as_sink_error(f"the parts of window {whole.window_id} cannot be joined"):
             try:
                 seals = [self._seal_of_part(part) for part in parts]
             except SinkError:
-                # Another process may have joined and published them since.
+                # Another process may have joined and published the parts since.
                 if (joined := self.staged(whole) or self.shown(whole)) is not None:
                     return joined
                 raise
             files = {path: size for seal in seals for path, size in seal.files.items()}
             rows = [
-                None if one.output.holding is None else one.output.holding.rows for one in seals
+                None if seal.output.holding is None else seal.output.holding.rows for seal in seals
             ]
             known = [count for count in rows if count is not None]
             holding = Holding.of(files, sum(known) if len(known) == len(rows) else None)
@@ -204,13 +204,13 @@ class ManifestPublisher:
         """Remove the stage, and a whole window's parts; published output stays."""
         with as_sink_error(f"the stage {output.stage_path} cannot be removed"):
             objects = self._store.listed(output.window_folder)
-            mine = [name for name in objects if name.startswith(f"{output.stage_name}~")]
-            self._remove_staged(output, mine)
+            own = [name for name in objects if name.startswith(f"{output.stage_name}~")]
+            self._remove_staged(output, own)
 
     # --- what readers see --------------------------------------------------------------------------
 
     def check_ready(self, outputs: Sequence[Layout]) -> None:
-        """Raise what `publish` would raise; nothing is changed."""
+        """Raise what `publish` would raise, without changing anything."""
         for output in outputs:
             with as_sink_error(
                 f"window {output.window_id} cannot be published to {output.final_path}"
@@ -222,7 +222,7 @@ class ManifestPublisher:
                     self._check_partitions(placed)
 
     def publish(self, outputs: Sequence[Layout]) -> None:
-        """Copy stages to where readers look, name the copies in the manifests, and remove what is then worthless."""
+        """Copy stages to where readers look, name the copies in the manifests, and remove what is obsolete then."""
         for output in outputs:
             self._publish_one(output)
 
@@ -237,7 +237,7 @@ class ManifestPublisher:
                 if seal is None or self._publish(output, seal, seen, present):
                     self._clean(output)
                     return
-                # Another publisher of this window is at work: it shall come to its end.
+                # Another publisher of this window is at work: let it finish.
                 time.sleep(random.uniform(0.5, 1.5) * _PAUSE_S * 2**turn)
         raise SinkError(
             f"window {output.window_id} is not published to {output.final_path}: {_TURNS} times, another process published the "
@@ -248,10 +248,10 @@ class ManifestPublisher:
     def _decided(
         self, output: Layout, decide: Callable[[_Seen, Mapping[str, int]], _Decision]
     ) -> tuple[_Seen, Mapping[str, int], _Decision]:
-        """Return the manifest, the files where readers look, and what is decided by both.
+        """Return the manifest, the files where readers look, and the decision based on both.
 
-        Each is looked at on its own, and so is the stage. A refusal counts only if the manifest is still the same after
-        it: otherwise another publisher has come to its end in between, and removed what was looked for.
+        They are read one after the other, and so is the stage. An error counts only if the manifest is unchanged after it:
+        otherwise another publisher has finished in between, and removed what was looked for.
         """
         for turn in range(_TURNS + 1):
             seen, present = self._seen(output), self._published_sizes(output)
@@ -263,41 +263,41 @@ class ManifestPublisher:
         raise AssertionError
 
     def _place(self, output: Output) -> Output:
-        """Return the output where its stage says that it belongs: another job of the attempt may have written it."""
+        """Return the output in the partition that its stage records: another job of the attempt may have written the stage."""
         if (seal := self._seal(output)) is not None:
             return replace(output, partition=seal.output.partition)
         manifest = self._seen(output).manifest
-        shown = None if manifest is None else manifest.output
-        if shown is None or not output.is_mine(shown):
+        published = None if manifest is None else manifest.output
+        if published is None or not output.is_mine(published):
             return output
-        return replace(output, partition=shown.partition)
+        return replace(output, partition=published.partition)
 
     def _to_publish(
         self, output: Layout, seen: _Seen, present: Mapping[str, int], *, again: bool
     ) -> Seal | None:
-        """Return the stage that is to be published; None: this attempt is. Raise what `publish` raises.
+        """Return the stage to publish; None if this attempt is published already. Raise what `publish` raises.
 
         Args:
-            output: what is to be published.
+            output: the output to publish.
             seen: the window's manifest.
             present: the files where readers look.
-            again: another publisher was faster: any output of this attempt will do.
+            again: whether another publisher was faster, so that any published output of this attempt counts.
         """
         manifest = seen.manifest
-        shown = manifest is not None and self._shows(output, manifest, present)
-        if shown and again:
+        is_shown = manifest is not None and self._shows(output, manifest, present)
+        if is_shown and again:
             return None
         seal = self._seal(output)
         lost = None if seal is None else self._lost(output, seal)
-        if shown and (seal is None or lost is not None):
+        if is_shown and (seal is None or lost is not None):
             # A publisher removes the stage; a process that joins the parts meanwhile may name them again.
             return None
         if seal is None:
             check_newest_shown(output, manifest)
             raise output.no_stage_error(visible(output, manifest, present))
         if lost is not None:
-            told = visible(output, manifest, present)
-            raise output.changed_stage_error(f"{output.stage_path}~", lost, told)
+            description = visible(output, manifest, present)
+            raise output.changed_stage_error(f"{output.stage_path}~", lost, description)
         self._check_place(output, seen, present)
         check_newest_shown(output, manifest)
         if manifest is not None and manifest.output is not None:
@@ -305,7 +305,7 @@ class ManifestPublisher:
         return seal
 
     def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
-        """Return whether the stage was published; False: another publisher was faster."""
+        """Publish the stage; return False if another publisher was faster."""
         before = seen.manifest or Manifest(0, None, {})
         generation = next_generation(output, before, present)
         folder = output.final_path.removeprefix(f"{output.root}/")
@@ -313,7 +313,7 @@ class ManifestPublisher:
         targets = [f"{output.final_path}/{name}" for name in names]
         files = dict(zip(names, seal.files.values(), strict=True))
         paths = {f"{folder}/{name}": size for name, size in files.items()}
-        # With the names of the copies: should this process die, the next publisher may look into another folder.
+        # With the names of the copies: if this process dies, the next publisher may look into another folder.
         taken = replace(
             before,
             generation=generation,
@@ -338,14 +338,14 @@ class ManifestPublisher:
             with suppress(OSError):
                 self._store.delete(targets)
             raise
-        # 4. Publish. When this fails, its outcome is unknown: the copies stay.
-        # Of a window that was forgotten, and planned again under its id for other times.
+        # 4. Publish. If this fails, its outcome is unknown, so the copies stay.
+        # Files of a forgotten window that was planned again under its id for other times.
         elsewhere = (path for path in before.files if not path.startswith(f"{folder}/"))
-        # What its publisher may still be copying.
+        # Files that the former publisher may still be copying.
         copied = () if before.publisher is None else before.left
         left = tuple(dict.fromkeys((*copied, *elsewhere)))
-        published = Manifest(taken.generation, seal.output, paths, left=left)
-        if is_copied and self._put(output, published, state) is not None:
+        final = Manifest(taken.generation, seal.output, paths, left=left)
+        if is_copied and self._put(output, final, state) is not None:
             return True
         self._store.delete(targets)
         return False
@@ -355,12 +355,12 @@ class ManifestPublisher:
         path, content = manifest_path(output), manifest.to_bytes()
         if (state := self._store.put_if(path, content, seen)) is not None:
             return state
-        # The answer to this very write may have been lost, and the client have asked again.
-        found = self._store.get(path)
-        return found.state if found is not None and found.content == content else None
+        # The answer to this very write may have been lost, so that the client asked again.
+        stored = self._store.get(path)
+        return stored.state if stored is not None and stored.content == content else None
 
     def _is_copied(self, output: Layout, files: Mapping[str, int], taken: Manifest) -> bool:
-        """Return whether all copies are there; False: another publisher took over, and removed them."""
+        """Return whether all copies exist; False if another publisher took over and removed them."""
         present = self._published_sizes(output)
         wrong = [name for name, size in files.items() if present.get(name) != size]
         if not wrong:
@@ -373,10 +373,10 @@ class ManifestPublisher:
         )
 
     def _clean(self, output: Layout) -> None:
-        """Remove what the published output has made worthless, and nothing that may still be published."""
+        """Remove what the published output has made obsolete, and nothing that may still be published."""
         if (manifest := self._seen(output).manifest) is not None:
             self._remove_older(output, manifest, self._published_sizes(output))
-            # Otherwise they are the next publisher's too.
+            # Otherwise the next publisher may need them too.
             if manifest.publisher is None:
                 self._remove_left(output, manifest)
         self._remove_staged(
@@ -404,7 +404,7 @@ class ManifestPublisher:
         left = [
             path
             for path in manifest.left
-            # Others may have written the manifest: no other window's file goes, and nobody else's.
+            # Another program may have written the manifest: only this window's files may be removed.
             if path not in manifest.files and is_own_file(output, path)
         ]
         self._store.delete([f"{output.root}/{path}" for path in left])
@@ -420,12 +420,12 @@ class ManifestPublisher:
         mark = place
         if not place.endswith(SEAL):
             mark = f"{place.replace('~shared-', '~draft-')}/{UNDER_WAY_NAME}"
-        found = self._store.get(f"{output.window_folder}/{mark}")
-        contents = () if found is None else (found.content,)
-        return may_be_of(output, told_by(contents, limit_bytes=SEAL_BYTES_MAX))
+        stored = self._store.get(f"{output.window_folder}/{mark}")
+        contents = () if stored is None else (stored.content,)
+        return may_be_of(output, origin_in(contents, limit_bytes=SEAL_BYTES_MAX))
 
     def _remove_staged(self, output: Layout, names: Iterable[str]) -> None:
-        """Remove staged objects: seals first, so that one that is there is never less than it says."""
+        """Remove staged objects: seals first, so that a seal that exists always has all its files."""
         names = list(names)
         for is_seal in (True, False):
             chosen = [name for name in names if name.endswith(SEAL) is is_seal]
@@ -434,10 +434,10 @@ class ManifestPublisher:
     def _check_place(self, output: Layout, seen: _Seen, present: Mapping[str, int]) -> None:
         """Raise `SinkError` for a window of another owner, or files of another program."""
         if seen.manifest is not None and seen.manifest.output is not None:
-            shown = seen.manifest.output
-            check_may_replace(output.publisher, shown.owner, shown.final_path)
+            published = seen.manifest.output
+            check_may_replace(output.publisher, published.owner, published.final_path)
             return
-        # Without a manifest they are what killed publishers of this window have copied; or the manifest was lost.
+        # Files without a manifest are copies of killed publishers of this window, or the manifest was lost.
         claims = output.publisher.claims
         if strangers := [name for name in present if claim_of(name) not in claims]:
             raise SinkError(
@@ -454,22 +454,23 @@ class ManifestPublisher:
 
     def _seen(self, output: Layout) -> _Seen:
         path = manifest_path(output)
-        found = self._store.get(path)
-        if found is None:
+        stored = self._store.get(path)
+        if stored is None:
             return _Seen(None, None)
-        manifest = Manifest.parse(found.content, output)
+        manifest = Manifest.parse(stored.content, output, path)
         if manifest is None:
             raise SinkError(
-                f"{path} is in the way of window {output.window_id}: it is no manifest that this version reads. If a newer "
-                "version wrote it, update this one; otherwise move it away. Then run the window again",
+                f"{path} is in the way of window {output.window_id}: it is not a manifest of this package. "
+                "Move it away, then run the window again",
                 window_id=output.window_id,
             )
-        return _Seen(manifest, found.state)
+        return _Seen(manifest, stored.state)
 
     def _seal(self, output: Layout) -> Seal | None:
         """Return the seal of the attempt's stage, if there is one."""
-        found = self._store.get(seal_path(output))
-        seal = None if found is None else Seal.parse(found.content, output)
+        path = seal_path(output)
+        stored = self._store.get(path)
+        seal = None if stored is None else Seal.parse(stored.content, output, path)
         return seal if seal is not None and output.is_mine(seal.output) else None
 
     def _seal_of_part(self, part: Layout) -> Seal:
@@ -480,11 +481,13 @@ class ManifestPublisher:
         return seal
 
     def _published_sizes(self, output: Layout) -> dict[str, int]:
-        return {name: one.size for name, one in self._store.listed(output.final_path).items()}
+        return {name: entry.size for name, entry in self._store.listed(output.final_path).items()}
 
     def _lost(self, output: Layout, seal: Seal) -> str | None:
         """Return how the staged files differ from those that were sealed; None if they do not."""
-        sizes = {name: one.size for name, one in self._store.listed(output.window_folder).items()}
+        sizes = {
+            name: entry.size for name, entry in self._store.listed(output.window_folder).items()
+        }
         lost = [path for path, size in seal.files.items() if sizes.get(path) != size]
         if not lost:
             return None

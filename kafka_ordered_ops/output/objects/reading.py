@@ -1,4 +1,4 @@
-"""What readers see of the windows in an object store: the files that the manifests name."""
+"""Find the published files of windows in an object store: those that the manifests name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import PartitionBy
-from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.output.layout import Layout, stages_folder
 from kafka_ordered_ops.output.objects.layout import (
     SEAL,
@@ -29,28 +28,31 @@ _log = logging.getLogger(__name__)
 def published_files(
     root: str, window_ids: tuple[str, ...] | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, list[str]]:
-    """Return the files of published windows, by window id; of all windows, or of those that are named.
+    """Return the files of published windows by window id: of all windows, or of those in `window_ids`.
 
     Raises:
         OSError: the store failed.
-        SinkError: a manifest is none that this version reads.
+        SinkError: a manifest cannot be read.
+        OutputVersionError: a newer version of this package wrote a manifest.
     """
     store, folder = open_store(root, storage_options), manifests_folder(root)
     if window_ids is None:
         names = [name for name in store.listed(folder) if name.endswith(".json")]
     else:
-        names = [f"{safe_name(one)}.json" for one in window_ids]
+        names = [f"{window_id}.json" for window_id in window_ids]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="manifests") as pool:
         manifests = list(pool.map(lambda name: _manifest(store, root, f"{folder}/{name}"), names))
     return {
-        one.output.window_id: [f"{root}/{path}" for path in _own_files(one.output, one.files)]
-        for one in manifests
-        if one is not None and one.output is not None
+        manifest.output.window_id: [
+            f"{root}/{path}" for path in _own_files(manifest.output, manifest.files)
+        ]
+        for manifest in manifests
+        if manifest is not None and manifest.output is not None
     }
 
 
 def shown_output(store: Store, place: Layout) -> Layout | None:
-    """Return the output that readers see of a window; None if they see none. Raise as `published_files`."""
+    """Return the output of a window that readers see; None if they see none. Raise what `published_files` raises."""
     manifest = _manifest(store, place.root, manifest_path(place))
     return None if manifest is None else manifest.output
 
@@ -58,32 +60,33 @@ def shown_output(store: Store, place: Layout) -> Layout | None:
 def check_windows(
     store: Store, root: str, partition_by: PartitionBy | None, *, but: str | None = None
 ) -> None:
-    """Check that the windows of a root are partitioned alike; also those that are staged. See `check_folders`.
+    """Check that the windows of a root, published and staged, are partitioned alike. See `check_folders`.
 
     Raises:
-        ConfigError: there are windows that are partitioned otherwise.
+        ConfigError: there are windows with another partitioning.
         OSError: the store failed.
     """
-    like, mine = Layout(root, "none", "none", 0), None if but is None else safe_name(but)
+    like, excluded = Layout(root, "none", "none", 0), but
     folder = manifests_folder(root)
     for name in store.some(folder):
-        found = None if name == f"{mine}.json" else store.get(f"{folder}/{name}")
-        manifest = None if found is None else Manifest.parse(found.content, like)
+        path = f"{folder}/{name}"
+        stored = None if name == f"{excluded}.json" else store.get(path)
+        manifest = None if stored is None else Manifest.parse(stored.content, like, path)
         if manifest is not None and manifest.output is not None:
             check_place(root, manifest.output.final_path.removeprefix(f"{root}/"), partition_by)
             break
     folder = stages_folder(root)
     seals = (name for name in store.some(folder) if name.endswith(SEAL))
-    others = (name for name in seals if name.partition("/")[0] != mine)
+    others = (name for name in seals if name.partition("/")[0] != excluded)
     for name in islice(others, STAGED_EXAMPLES):
-        found = store.get(f"{folder}/{name}")
-        seal = None if found is None else Seal.parse(found.content, like)
+        stored = store.get(path := f"{folder}/{name}")
+        seal = None if stored is None else Seal.parse(stored.content, like, path)
         if seal is not None:
             check_staged(seal.output, partition_by)
 
 
 def _own_files(output: Layout, paths: Iterable[str]) -> list[str]:
-    """Return those paths that are of a window's files: others may have written the manifest."""
+    """Return the paths of a window's own files: another program may have written the manifest."""
     named = list(paths)
     own = [path for path in named if is_own_file(output, path)]
     if len(own) < len(named):
@@ -98,12 +101,12 @@ def _own_files(output: Layout, paths: Iterable[str]) -> list[str]:
 
 
 def _manifest(store: Store, root: str, path: str) -> Manifest | None:
-    found = store.get(path)
-    if found is None:
+    stored = store.get(path)
+    if stored is None:
         return None
-    manifest = Manifest.parse(found.content, Layout(root, "none", "none", 0))
+    manifest = Manifest.parse(stored.content, Layout(root, "none", "none", 0), path)
     if manifest is None:
         raise SinkError(
-            f"{path} is no manifest that this version reads: a newer version wrote it, or another program"
+            f"{path} is not a manifest of this package: another program wrote it, or it is damaged"
         )
     return manifest

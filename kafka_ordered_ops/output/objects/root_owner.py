@@ -19,33 +19,33 @@ from kafka_ordered_ops.output.roots.root_owner import (
 
 _log = logging.getLogger(__name__)
 
-#: Processes that may change it at the same moment, one after the other.
+#: How many other processes may change the owner while one tries to.
 _TURNS: Final = 20
 
 
 def found_owner(store: Store, root: str) -> tuple[RootOwner | None, State | None]:
-    """Return the owner of a root with the state of its object; None if none was staged yet.
+    """Return the owner of a root with the state of its object; None if nothing was staged yet.
 
-    Where the object was lost, a window says the owner; raise `SinkError` if their manifests were lost too.
+    If the object was lost, the owner is read from a window; raise `SinkError` if the manifests were lost too.
     """
     path = owner_path(root)
-    if (found := store.get(path)) is not None:
-        return RootOwner.parse(found.content, path), found.state
+    if (stored := store.get(path)) is not None:
+        return RootOwner.parse(stored.content, path), stored.state
     return _owner_of_windows(store, root), None
 
 
 def _owner_of_windows(store: Store, root: str) -> RootOwner | None:
-    # Files first: those that are there had a manifest before.
+    # Files first: any that exist had a manifest before.
     paths = store.some(root)
     folder, like = manifests_folder(root), Layout(root, "none", "none", 0)
     names = [name for name in store.some(folder) if name.endswith(".json")]
     for name in names[:WINDOWS_LOOKED_AT]:
-        found = store.get(f"{folder}/{name}")
-        manifest = None if found is None else Manifest.parse(found.content, like)
+        stored = store.get(path := f"{folder}/{name}")
+        manifest = None if stored is None else Manifest.parse(stored.content, like, path)
         if manifest is not None and manifest.output is not None:
             return RootOwner(manifest.output.ledger_id)
-    if not names and (path := next(filter(is_published_file, paths), None)) is not None:
-        raise lost_owner_error(root, f"{root}/{path}", f", or its manifest is gone from {folder}")
+    if not names and (file := next(filter(is_published_file, paths), None)) is not None:
+        raise lost_owner_error(root, f"{root}/{file}", f", or its manifest is gone from {folder}")
     return None
 
 
@@ -57,7 +57,7 @@ def check_root(store: Store, output: Layout) -> None:
 
 
 def own_root(store: Store, output: Layout) -> RootOwner:
-    """Return the owner, after it was recorded at first use; raise as `check_root`. The caller has checked the place."""
+    """Return the owner, recorded at first use; raise as `check_root`. The caller has checked the place."""
     owner, state = found_owner(store, output.root)
     owner = owner or RootOwner(output.ledger_id)
     check_root_owner(output.ledger_id, owner.ledger_id, output.root)
@@ -88,7 +88,7 @@ def record_group(store: Store, output: Layout) -> None:
 
 
 def take_root(store: Store, root: str, ledger_id: str) -> str | None:
-    """Make a ledger the owner of a root; return the former owner. Without one nothing is changed."""
+    """Make a ledger the owner of a root; return the former owner. Without a former owner, nothing is changed."""
     for _ in range(_TURNS):
         owner, state = found_owner(store, root)
         if owner is None or owner.ledger_id == ledger_id:

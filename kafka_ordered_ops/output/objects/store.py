@@ -1,7 +1,7 @@
-"""The one door to obstore: the objects of a bucket, conditional writes included.
+"""The only module that calls obstore: the objects of a bucket, conditional writes included.
 
-What a store refuses is raised as an `OSError` of the kind that a file system would raise, and names the bucket, the
-key and the right that is needed. Credentials and signed addresses never are in it.
+If a store refuses an operation, the `OSError` that a file system would raise is raised, with the bucket, the key and
+the missing right. It never contains credentials or signed addresses.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from kafka_ordered_ops.output.objects.faults import raise_named, reason_of, ridd
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-#: Requests at a time: enough to hide the way to the store, few enough for its limits.
+#: Concurrent requests: enough to hide the latency of the store, few enough for its limits.
 REQUESTS_AT_ONCE: Final = 16
 
-#: Stores delete so many objects by one request, at least.
+#: Every store deletes this many objects in one request.
 _DELETED_AT_ONCE: Final = 250
 
-#: S3 copies no larger object by one request.
+#: S3 copies no larger object in one request.
 COPIED_BY_ONE_REQUEST_MAX: Final = 5 * 1000**3
-#: Of a larger one that is read and written: a part, and how many of them wait for the store.
+#: A larger object is read and written in parts of this size; at most `_PARTS_AT_ONCE` of them wait for the store.
 _PART_BYTES: Final = 32 * 1024**2
 _PARTS_AT_ONCE: Final = 4
-#: Objects that are looked at as examples of all.
+#: The number of objects that are read as examples.
 _SOME: Final = 20
-#: S3 takes 10,000.
+#: S3 allows 10,000.
 _PARTS_MAX: Final = 9_000
 
-#: A copy of some GB is one request, which answers at its end.
+#: A copy of several GB is one request, which is answered at its end.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)}
-#: Of one call of the library; see `faults`.
+#: The retries of one call of the library; see `faults`.
 _RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(minutes=1)}
 
-#: Options of the connection; all others are of the store.
+#: Options of the connection; all others are the store's.
 _CLIENT_KEYS: Final = frozenset(
     {
         "allow_http",
@@ -63,7 +63,7 @@ _CLIENT_KEYS: Final = frozenset(
         "user_agent",
     }
 )
-#: Where a server is that is none of the cloud's own.
+#: Variables with the address of a server that is not the cloud's own.
 _ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL",
@@ -72,7 +72,7 @@ _ENDPOINTS: Final = (
     "GOOGLE_BASE_URL",
 )
 _AZURE: Final = "dfs.core.windows.net"
-#: Options and variables that name a server, instead of the output's address.
+#: Options and variables that set a server instead of the one in the output's address.
 _PLACE_OF_AZURE: Final = re.compile(
     r"(azure_)?(storage_)?(endpoint|use_emulator|use_fabric_endpoint)", re.IGNORECASE
 )
@@ -84,7 +84,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Listed:
-    """An object, as a listing has it."""
+    """An object in a listing."""
 
     size: int
     modified: datetime
@@ -92,7 +92,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class State:
-    """What distinguishes one state of an object from any other, by the means of its store."""
+    """The identity of one state of an object, as the store reports it."""
 
     e_tag: str | None
     version: str | None
@@ -112,35 +112,35 @@ class Found:
 
 
 class Copy(NamedTuple):
-    """An object to copy, by whole paths."""
+    """An object to copy, by absolute paths."""
 
     source: str
     target: str
-    #: What its listing or its seal says.
+    #: From its listing or its seal.
     size: int
 
 
 class Store:
-    """The objects of one bucket. Paths are whole, with scheme and bucket.
+    """The objects of one bucket. Paths are absolute, with scheme and bucket.
 
-    Every method raises `PermissionError` for a right that is missing, `FileNotFoundError` for an object or a bucket
-    that is, and `OSError` for all else.
+    Every method raises `PermissionError` for a missing right, `FileNotFoundError` for a missing object or bucket, and
+    `OSError` for any other failure.
     """
 
     def __init__(self, address: Address, store: ObjectStore) -> None:
         self._address, self._store = address, store
 
     def get(self, path: str) -> Found | None:
-        """Return a small object, cut one byte behind `SMALL_BYTES_MAX`; None if there is none."""
+        """Return a small object, cut one byte past `SMALL_BYTES_MAX`; None if there is none."""
         import obstore
 
         store, key, end = self._store, self._key(path), SMALL_BYTES_MAX + 1
 
         def get() -> Found:
-            found = obstore.get(store, key)
-            small = found.meta["size"] < end
-            some = found.bytes() if small else obstore.get_range(store, key, start=0, end=end)
-            return Found(bytes(some), State(found.meta["e_tag"], found.meta["version"]))
+            result = obstore.get(store, key)
+            small = result.meta["size"] < end
+            content = result.bytes() if small else obstore.get_range(store, key, start=0, end=end)
+            return Found(bytes(content), State(result.meta["e_tag"], result.meta["version"]))
 
         try:
             return self._asked("get", path, get)
@@ -155,31 +155,31 @@ class Store:
 
         def tail() -> bytes:
             if self._address.scheme != "abfss":
-                found = obstore.get(self._store, key, options={"range": {"suffix": length}})
-                return bytes(found.bytes())
-            # Azure knows no range from the end.
+                result = obstore.get(self._store, key, options={"range": {"suffix": length}})
+                return bytes(result.bytes())
+            # Azure does not support ranges from the end.
             size = obstore.head(self._store, key)["size"]
             return bytes(obstore.get_range(self._store, key, start=max(0, size - length), end=size))
 
         return self._asked("get", path, tail)
 
     def put(self, path: str, content: bytes | memoryview) -> None:
-        """Write an object, by one request: it is there whole or not at all, and no upload is left pending."""
+        """Write an object atomically, by one request: no upload is left pending."""
         import obstore
 
-        key, given = self._key(path), cast("Any", content)
-        self._asked("put", path, lambda: obstore.put(self._store, key, given, use_multipart=False))
+        key, data = self._key(path), cast("Any", content)
+        self._asked("put", path, lambda: obstore.put(self._store, key, data, use_multipart=False))
 
     def put_if(self, path: str, content: bytes, seen: State | None) -> State | None:
-        """Write an object unless another process has written it since; return its new state.
+        """Write an object unless another process has changed it since; return its new state.
 
         Args:
             path: the object.
             content: what to write.
-            seen: the state that was read before; None: there was no object.
+            seen: the state that was read before; None if there was no object.
 
         Returns:
-            None if the object has changed, also if that was by this very call, whose answer was lost.
+            None if the object has changed, even by this very call, if its answer was lost.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -196,46 +196,46 @@ class Store:
         return self._asked("put", path, put)
 
     def copy(self, copies: Sequence[Copy]) -> None:
-        """Copy objects: within the store, some at a time, but those that no store copies through this process."""
+        """Copy objects within the store, several at a time; those too large for that are copied through this process."""
         import obstore
 
-        def copy(one: Copy) -> None:
-            source, target = self._key(one.source), self._key(one.target)
-            self._asked("copy", one.source, lambda: obstore.copy(self._store, source, target))
+        def copy(item: Copy) -> None:
+            source, target = self._key(item.source), self._key(item.target)
+            self._asked("copy", item.source, lambda: obstore.copy(self._store, source, target))
 
-        all_at_once(copy, [one for one in copies if one.size <= COPIED_BY_ONE_REQUEST_MAX])
-        # One after the other: so much memory as one needs is taken only once.
-        for one in copies:
-            if one.size > COPIED_BY_ONE_REQUEST_MAX:
-                self._asked("copy", one.source, partial(self._copy_by_parts, one))
+        all_at_once(copy, [item for item in copies if item.size <= COPIED_BY_ONE_REQUEST_MAX])
+        # One after the other, so that only one of them takes memory at a time.
+        for item in copies:
+            if item.size > COPIED_BY_ONE_REQUEST_MAX:
+                self._asked("copy", item.source, partial(self._copy_by_parts, item))
 
-    def _copy_by_parts(self, one: Copy) -> None:
-        """Read an object and write it elsewhere, in parts; it is there whole or not at all."""
+    def _copy_by_parts(self, item: Copy) -> None:
+        """Read an object and write it elsewhere, in parts; the copy appears atomically."""
         import obstore
 
-        source = self._key(one.source)
-        part = max(_PART_BYTES, -(-one.size // _PARTS_MAX))
+        source = self._key(item.source)
+        part = max(_PART_BYTES, -(-item.size // _PARTS_MAX))
         with ThreadPoolExecutor(1, "parts") as reader:
             e_tag = obstore.head(self._store, source)["e_tag"]
 
             def read(start: int) -> Any:
-                wanted = (start, min(start + part, one.size))
-                found = obstore.get(self._store, source, options={"range": wanted})
-                if found.meta["e_tag"] != e_tag:
+                range_ = (start, min(start + part, item.size))
+                result = obstore.get(self._store, source, options={"range": range_})
+                if result.meta["e_tag"] != e_tag:
                     raise OSError("it was replaced while it was read")
-                return found.bytes()
+                return result.bytes()
 
             def parts() -> Iterator[Any]:
-                # In a thread of its own: the library takes no call while it asks for the next part.
+                # In its own thread: the library accepts no call while it asks for the next part.
                 following = reader.submit(read, 0)
-                for start in range(part, one.size, part):
+                for start in range(part, item.size, part):
                     content, following = following.result(), reader.submit(read, start)
                     yield content
                 yield following.result()
 
             obstore.put(
                 self._store,
-                self._key(one.target),
+                self._key(item.target),
                 parts(),
                 use_multipart=True,
                 chunk_size=part,
@@ -250,22 +250,22 @@ class Store:
 
         def listed() -> dict[str, Listed]:
             return {
-                one["path"].removeprefix(prefix): Listed(one["size"], one["last_modified"])
+                entry["path"].removeprefix(prefix): Listed(entry["size"], entry["last_modified"])
                 for batch in obstore.list(self._store, prefix=prefix)
-                for one in batch
+                for entry in batch
             }
 
         return dict(sorted(self._asked("list", folder, listed).items()))
 
     def some(self, folder: str) -> list[str]:
-        """Return the names of some objects below a folder, by one request: of all of them where they are few."""
+        """Return the names of some objects below a folder, by one request; all names if there are few."""
         import obstore
 
         prefix = f"{self._key(folder)}/"
 
         def some() -> list[str]:
             batch = next(iter(obstore.list(self._store, prefix=prefix, chunk_size=_SOME)), ())
-            return [one["path"].removeprefix(prefix) for one in batch]
+            return [entry["path"].removeprefix(prefix) for entry in batch]
 
         return self._asked("list", folder, some)
 
@@ -274,13 +274,13 @@ class Store:
         import obstore
 
         prefix = f"{self._key(folder)}/"
-        found = self._asked(
+        result = self._asked(
             "list", folder, lambda: obstore.list_with_delimiter(self._store, prefix=prefix)
         )
-        return sorted(one.removeprefix(prefix).rstrip("/") for one in found["common_prefixes"])
+        return sorted(path.removeprefix(prefix).rstrip("/") for path in result["common_prefixes"])
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects; a missing one is not an error."""
         import obstore
 
         keys = [self._key(path) for path in paths]
@@ -293,7 +293,7 @@ class Store:
                     partial(obstore.delete, self._store, batch),
                 )
             except FileNotFoundError:
-                # Some stores then leave the others where they are.
+                # Some stores then keep the other objects.
                 for key in batch:
                     self._delete_one(key)
 
@@ -311,7 +311,7 @@ class Store:
         return path.removeprefix(f"{self._bucket}/")
 
     def _asked(self, operation: str, path: str, call: Callable[[], _Answer]) -> _Answer:
-        """Return what a call of the library answers; see `ridden_out` and `raise_named`."""
+        """Return the result of a call of the library; see `ridden_out` and `raise_named`."""
         from obstore.exceptions import BaseError
 
         try:
@@ -323,10 +323,10 @@ class Store:
 def all_at_once(
     call: Callable[[_Argument], _Answer], arguments: Sequence[_Argument]
 ) -> list[_Answer]:
-    """Return what is answered for each argument, some at a time; raise the first error once none runs any more."""
+    """Return the result for each argument, several at a time; raise the first error once no call runs any more."""
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="objects") as pool:
-        # In the context of the caller, whose deadline is theirs.
-        futures = [pool.submit(copy_context().run, call, one) for one in arguments]
+        # In the caller's context, so that its deadline applies.
+        futures = [pool.submit(copy_context().run, call, argument) for argument in arguments]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -335,11 +335,11 @@ def all_at_once(
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
-    """Return the store of a path; nothing is connected to.
+    """Return the store of a path, without connecting.
 
     Args:
         path: any path in it.
-        options: credentials and settings; None: as the environment has them.
+        options: credentials and settings; None uses those of the environment.
 
     Raises:
         ConfigError: obstore is not installed, or an option is unknown or of the wrong type.
@@ -353,16 +353,16 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
             "pip install 'kafka-ordered-ops[object-stores]'"
         ) from None
     bucket = Address(address.scheme, address.bucket, "")
-    given = check_options(options)
+    storage_options = check_options(options)
     try:
-        return _connected(bucket, tuple(sorted(given.items())), surroundings())
+        return _connected(bucket, tuple(sorted(storage_options.items())), surroundings())
     except TypeError:
-        # An option that has no hash, as headers: the connection is not shared.
-        return Store(bucket, _connect(bucket, given))
+        # An option without a hash, such as headers: the connection is not shared.
+        return Store(bucket, _connect(bucket, storage_options))
 
 
 def check_options(options: object) -> dict[str, Any]:
-    """Return storage options; raise `ConfigError`, which does not show values, unless they are a mapping by name."""
+    """Return storage options; raise `ConfigError`, without values, unless they are a mapping by name."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
@@ -374,7 +374,7 @@ def check_options(options: object) -> dict[str, Any]:
 
 
 def _without_values(text: str, options: Mapping[str, Any]) -> str:
-    """Return a text with the options' values masked: the library quotes those that it cannot parse."""
+    """Return a text with the options' values masked: the library quotes values that it cannot parse."""
     # A longer value may contain a shorter one.
     for value in sorted(map(str, options.values()), key=len, reverse=True):
         text = text.replace(f'"{value}"', "***") if value else text
@@ -382,9 +382,12 @@ def _without_values(text: str, options: Mapping[str, Any]) -> str:
 
 
 def surroundings() -> tuple[object, ...]:
-    """Return what else a connection depends on: the process, and its environment."""
+    """Return what a connection also depends on: the process and its environment."""
     stores = ("AWS_", "AZURE_", "GOOGLE_")
-    return (os.getpid(), *sorted(one for one in os.environ.items() if one[0].startswith(stores)))
+    return (
+        os.getpid(),
+        *sorted(variable for variable in os.environ.items() if variable[0].startswith(stores)),
+    )
 
 
 @lru_cache(maxsize=32)
@@ -403,8 +406,8 @@ def _connect(bucket: Address, options: Mapping[str, Any]) -> ObjectStore:
         if name != _CREDENTIAL_PROVIDER:
             (client if name in _CLIENT_KEYS else config)[name] = value
     endpoints = (*config.values(), *map(os.environ.get, _ENDPOINTS))
-    if any(isinstance(one, str) and one.startswith("http://") for one in endpoints):
-        # Whoever writes it out means it.
+    if any(isinstance(endpoint, str) and endpoint.startswith("http://") for endpoint in endpoints):
+        # An explicit http:// is intended.
         client.setdefault("allow_http", True)
     provider = options.get(_CREDENTIAL_PROVIDER) or _default_provider(bucket.scheme, config)
     try:
@@ -434,13 +437,13 @@ def _built(
     if not any(name.endswith("account_name") for name in config):
         config = {"account_name": account, **config}
     if domain != _AZURE and not any(map(_PLACE_OF_AZURE.fullmatch, (*config, *os.environ))):
-        # Another cloud's; the protocol is that of blobs.
+        # A domain of another Azure cloud; the protocol is that of blobs.
         config = {"endpoint": f"https://{host.replace('.dfs.', '.blob.', 1)}", **config}
     return AzureStore(container, config=dict(config), **more)  # type: ignore[arg-type]
 
 
 def _default_provider(scheme: str, config: Mapping[str, Any]) -> Any:
-    """Return a source of credentials that knows profiles, where the library's own does not and boto3 is here."""
+    """Return a credential provider that supports profiles, if boto3 is installed: the library's own does not."""
     if scheme != "s3" or any("access_key" in name or "skip" in name for name in config):
         return None
     if "AWS_ACCESS_KEY_ID" in os.environ:
@@ -460,5 +463,5 @@ def _default_provider(scheme: str, config: Mapping[str, Any]) -> Any:
     try:
         return Boto3CredentialProvider()
     except ValueError:
-        # Nothing there: the machine or the container may have credentials.
+        # No credentials there: the machine or the container may have some.
         return None

@@ -1,1 +1,1 @@
-"""What a root holds, whose it is, and what heals it."""
+"""The contents of a root, its owner, and its repair after crashes."""

@@ -1,13 +1,13 @@
-"""Put right what a replacement that was cut short has left: readers see again what they saw, or see already.
+"""Repair what an interrupted replacement has left, so that readers see the window again.
 
-Whoever replaces a window's output first moves the new one to ``swap/<tag>``, by its own tag, and only then touches what
-readers see::
+A process that replaces a window's output first moves the new output to ``swap/<tag>``, under the new output's tag, and
+only then changes what readers see::
 
-    swap/<tag>     the new output on its way in; or the older one, once the two have been exchanged in one step
-    swap/<tag>~0   the older one on its way out, where they cannot be exchanged
+    swap/<tag>     the new output before it is published; or the older one, once the two have been exchanged
+    swap/<tag>~0   the older output before it is removed, where the two cannot be exchanged
 
-So one listing of the folder, which is empty but for such instants, tells which windows a dead process was at, and the tag
-in an entry tells what it is. Nothing here decides what is published: a new output goes back to its stage.
+The folder is empty except during replacements. So one listing shows which windows a dead process was replacing, and the
+tag in an entry shows what the entry is. Nothing here publishes: a new output moves back to its stage.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from kafka_ordered_ops.output.roots.ownership import other_places, remove_tagged
 
 _log = logging.getLogger(__name__)
 
-#: In the name of an entry: between the tag of the new output and the number of an older one.
+#: Separates, in the name of an entry, the tag of the new output from the number of an older one.
 OLDER: Final = "~"
 
 
 def is_cut_short(files: Folders, root: str) -> bool:
-    """Return whether a replacement is under way at a root, or was cut short."""
+    """Return whether a replacement is running at a root, or was interrupted."""
     return bool(_entries(files, root))
 
 
 def heal(files: Folders, output: Layout) -> bool:
-    """Put right what is left of replacements of one window; return whether there is something of other windows.
+    """Repair what replacements of one window have left; return whether there are entries of other windows.
 
     The caller holds the window's lock.
     """
     names = _entries(files, output.root)
-    mine = [name for name in names if name.startswith(tag_beginning(output.window_id))]
-    # What readers saw, before what was to replace it.
-    for name in sorted(mine, key=lambda name: OLDER not in name):
+    own = [name for name in names if name.startswith(tag_beginning(output.window_id))]
+    # The outputs that readers saw, before those that were to replace them.
+    for name in sorted(own, key=lambda name: OLDER not in name):
         _heal_entry(files, output.root, name)
-    return len(mine) < len(names)
+    return len(own) < len(names)
 
 
 def heal_others(files: Folders, root: str) -> None:
-    """Put right what is left of replacements of any window, and wait for those under way; errors are logged.
+    """Repair what replacements of any window have left, and wait for running ones; errors are logged.
 
-    The caller holds no lock: two processes that wait for each other's windows would never end.
+    The caller holds no lock: two processes would wait for each other's windows forever.
     """
     for name in _entries(files, root):
         path = f"{swap_folder(root)}/{name}"
         try:
-            # It may be gone with another one of the same window, or its publisher has ended.
+            # It may have been removed with another entry of the same window, or its publisher has ended.
             if not files.is_folder(path):
                 continue
-            # Of what is being removed, the marker goes first.
+            # A removal starts with the marker.
             new = name.partition(OLDER)[0]
             marker = Layout.read_visible(files, root, path) or Layout.read_tagged(files, root, new)
             window = f"{stages_folder(root)}/{name}" if marker is None else marker.window_folder
@@ -75,7 +75,7 @@ def heal_others(files: Folders, root: str) -> None:
                 if marker is None:
                     _heal_entry(files, root, name)
                 else:
-                    # All of the window: in HDFS, some of it comes back with the turn.
+                    # All entries of the window: in HDFS, some of them come back with the turn.
                     heal(files, marker)
         except (OSError, SinkError) as error:
             _log.warning("%s was left by a publication that died, and stays: %s", path, error)
@@ -84,7 +84,7 @@ def heal_others(files: Folders, root: str) -> None:
 def _entries(files: Folders, root: str) -> list[str]:
     folder = swap_folder(root)
     names = files.names(folder)
-    # What is behind a link is not ours.
+    # The target of a link is not ours.
     return names if names and files.is_folder(folder) else []
 
 
@@ -103,7 +103,7 @@ def _heal_entry(files: Folders, root: str, name: str) -> None:
 
 
 def _is_going(files: Folders, path: str) -> bool:
-    """Return whether this was an output, and its removal has begun."""
+    """Return whether this was an output whose removal has begun."""
     if not is_own_folder(files, path):
         return False
     names = files.names(path)
@@ -111,7 +111,7 @@ def _is_going(files: Folders, path: str) -> bool:
 
 
 def _stage_again(files: Folders, path: str, new: Layout) -> None:
-    """Move an output that did not get to its place back to its stage, unless the stage was written again."""
+    """Move an output that did not reach its place back to its stage, unless the stage was written again."""
     if files.exists(new.stage_path):
         if not is_own_folder(files, new.stage_path):
             _log.warning("%s stays: another program's %s is in the way", path, new.stage_path)
@@ -123,14 +123,14 @@ def _stage_again(files: Folders, path: str, new: Layout) -> None:
     files.make_folder(new.window_folder)
     files.rename(path, new.stage_path)
     _log.warning(
-        "A publication of window %s died. What it was to show is in %s again.",
+        "A publication of window %s died. Its output is in %s again.",
         new.window_id,
         new.stage_path,
     )
 
 
 def _show_again(files: Folders, path: str, older: Layout) -> None:
-    """Move an older output back to where readers saw it, unless they see the window; then remove it."""
+    """Move an older output back to where readers saw it; remove it if they see the window already."""
     visible = Layout.read_visible(files, older.root, older.final_path)
     if visible is not None and visible.window_id == older.window_id:
         remove_tagged(files, older.root, path)

@@ -1,4 +1,4 @@
-"""What attempts have left in the stages of a root, and which of it nobody will publish; see `cleaning`."""
+"""The leftovers of attempts in the stages of a root, and which of them nobody will publish; see `cleaning`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.ownership import OutputOwner, check_root_owner
 from kafka_ordered_ops.output.layout import Layout
 
-#: Returns which of some outputs their ledger still needs: of windows that are open, or committed and not published.
+#: Returns the outputs that the ledger still needs: those of windows that are open, or committed and not published.
 Needed = Callable[[Sequence[OutputOwner]], Collection[OutputOwner]]
 
 
 @dataclass(frozen=True)
-class Told:
-    """Whose an attempt's stage is, as far as its markers say it."""
+class StageOrigin:
+    """The owner of an attempt's stage, as far as its markers record it."""
 
     ledger_id: str | None = None
     group_id: str | None = None
@@ -28,36 +28,38 @@ class Told:
 
 @dataclass(frozen=True)
 class Left:
-    """What one attempt has staged: all that the whole window, its parts and drafts have there."""
+    """What one attempt has staged: the whole window, its parts and its drafts."""
 
     #: The name of the window's stages: its id, safe in a path.
     window: str
-    #: Claim and attempt.
+    #: The claim id and the number of the attempt.
     attempt: str
-    told: Told
+    origin: StageOrigin
     #: Whether the stage of the window, or of a part of it, is complete: it may have been committed.
     is_complete: bool
     files: int
     size: int
-    #: When something of it was written last.
+    #: The time of the last write to any of its files.
     modified: datetime
 
     @property
     def group_id(self) -> str | None:
-        """The group, if the stage says it."""
-        return self.told.group_id
+        """The group, if the stage records it."""
+        return self.origin.group_id
 
     @property
     def owner(self) -> OutputOwner | None:
-        """The attempt; None if the stage does not say whose it is."""
+        """The attempt; None if the stage does not record its owner."""
         claim_id, _, number = self.attempt.rpartition("-")
-        told = self.told
-        if told.ledger_id is None or told.group_id is None or told.window_id is None:
+        origin = self.origin
+        if origin.ledger_id is None or origin.group_id is None or origin.window_id is None:
             return None
-        return OutputOwner(told.ledger_id, told.group_id, told.window_id, claim_id, int(number))
+        return OutputOwner(
+            origin.ledger_id, origin.group_id, origin.window_id, claim_id, int(number)
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return JSON for programs."""
         return {
             "window": self.window,
             "attempt": self.attempt,
@@ -78,21 +80,21 @@ class Leftovers(Protocol):
         """Return the ledger that the root belongs to; None if nothing was staged yet."""
 
     def found(self) -> list[Left]:
-        """Return what attempts have left, by window and attempt; raise `SinkError`."""
+        """Return the leftovers, by window and attempt; raise `SinkError`."""
 
     def shown(self, left: Left) -> Layout | None:
-        """Return what readers see of the window of an attempt; None if they see nothing of it."""
+        """Return the output of an attempt's window that readers see; None if they see none."""
 
     def remove(self, left: Left) -> int:
         """Remove what an attempt has left, unless it has written since; return how many files."""
 
     def remove_probes(self, before: datetime) -> int:
-        """Remove what is left of checks of the store; return how many objects."""
+        """Remove leftovers of checks of the store; return how many objects."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which stages go, and why the others stay."""
+    """Which stages are removed, and why the others stay."""
 
     dead: Sequence[Left]
     young: int
@@ -110,14 +112,14 @@ def choose(
     group_id: str | None = None,
     needed: Needed | None = None,
 ) -> Choice:
-    """Return which stages are old and of no use.
+    """Return which stages are old and obsolete.
 
     Args:
         stages: the stages of a root.
-        old_before: what was written later stays.
-        ledger_id: the ledger of the caller; None: not known.
-        group_id: only stages of this group; None: of all groups.
-        needed: asks the ledger; None: complete stages stay, unless readers see something newer of their window.
+        old_before: stages written to after this time stay.
+        ledger_id: the ledger of the caller; None if unknown.
+        group_id: selects stages of this group; None selects all groups.
+        needed: asks the ledger; without it, complete stages stay unless readers see a newer output of their window.
 
     Raises:
         OutputOwnedError: the root belongs to another ledger.
@@ -126,22 +128,22 @@ def choose(
     root_owner = stages.owner()
     if ledger_id is not None and root_owner is not None:
         check_root_owner(ledger_id, root_owner, stages.root)
-    found = stages.found()
-    mine = [
-        one
-        for one in found
-        if one.told.ledger_id in (None, root_owner) and group_id in (None, one.group_id)
+    attempts = stages.found()
+    own = [
+        left
+        for left in attempts
+        if left.origin.ledger_id in (None, root_owner) and group_id in (None, left.group_id)
     ]
-    old = [one for one in mine if one.modified < old_before]
-    doubtful = [one for one in old if one.is_complete and not _is_superseded(stages, one)]
+    old = [left for left in own if left.modified < old_before]
+    doubtful = [left for left in old if left.is_complete and not _is_superseded(stages, left)]
     if needed is None:
-        kept = set(map(_key, doubtful))
+        alive = set(map(_key, doubtful))
     else:
-        owners = {owner: one for one in doubtful if (owner := one.owner) is not None}
-        kept = {_key(owners[one]) for one in needed(list(owners))}
-        kept |= {_key(one) for one in doubtful if one.owner is None}
-    dead = [one for one in old if _key(one) not in kept]
-    return Choice(dead, len(mine) - len(old), len(kept), len(found) - len(mine))
+        owners = {owner: left for left in doubtful if (owner := left.owner) is not None}
+        alive = {_key(owners[output]) for output in needed(list(owners))}
+        alive |= {_key(left) for left in doubtful if left.owner is None}
+    dead = [left for left in old if _key(left) not in alive]
+    return Choice(dead, len(own) - len(old), len(alive), len(attempts) - len(own))
 
 
 def before(older_than: timedelta | str, *, what: str) -> datetime:
@@ -150,12 +152,12 @@ def before(older_than: timedelta | str, *, what: str) -> datetime:
     try:
         return datetime.now(UTC) - span
     except OverflowError:
-        # Nothing is so old.
+        # Nothing is that old.
         return datetime.min.replace(tzinfo=UTC)
 
 
-def told_by(contents: Iterable[bytes | None], *, limit_bytes: int) -> Told:
-    """Return what the first of some markers, seals and markers of drafts says."""
+def origin_in(contents: Iterable[bytes | None], *, limit_bytes: int) -> StageOrigin:
+    """Return the owner in the first readable one of several markers, seals and drafts' markers."""
     for content in contents:
         try:
             value = strict_json.loads(content or b"", limit_bytes=limit_bytes)
@@ -165,8 +167,8 @@ def told_by(contents: Iterable[bytes | None], *, limit_bytes: int) -> Told:
             value = value["output"]
         if isinstance(value, dict):
             names = [value.get(name) for name in ("ledger", "group", "window_id")]
-            return Told(*(one if isinstance(one, str) else None for one in names))
-    return Told()
+            return StageOrigin(*(label if isinstance(label, str) else None for label in names))
+    return StageOrigin()
 
 
 def _key(left: Left) -> tuple[str, str]:
@@ -174,10 +176,10 @@ def _key(left: Left) -> tuple[str, str]:
 
 
 def _is_superseded(stages: Leftovers, left: Left) -> bool:
-    """Return whether readers see what makes an attempt's output worthless."""
-    owner, shown = left.owner, stages.shown(left)
-    if owner is None or shown is None or shown.ledger_id != owner.ledger_id:
+    """Return whether readers see an output that makes an attempt's obsolete."""
+    owner, published = left.owner, stages.shown(left)
+    if owner is None or published is None or published.ledger_id != owner.ledger_id:
         return False
-    if shown.claim_id == owner.claim_id:
-        return shown.attempt > owner.attempt
-    return owner.claim_id in shown.replaces
+    if published.claim_id == owner.claim_id:
+        return published.attempt > owner.attempt
+    return owner.claim_id in published.replaces

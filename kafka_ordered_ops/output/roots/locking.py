@@ -1,4 +1,4 @@
-"""The lock of a root, for some of its windows at a time."""
+"""The lock of a root, for several of its windows at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folders_of(output: Layout) -> Folders:
 def in_batches(
     first: Layout, things: Sequence[_Thing]
 ) -> Iterator[tuple[Folders, Sequence[_Thing]]]:
-    """Yield outputs below one root, or what belongs to them, as many at a time as one lock is for."""
+    """Yield outputs below one root, or items that belong to them, in batches that one lock covers."""
     files = folders_of(first)
     for at in range(0, len(things), files.windows_together):
         yield files, things[at : at + files.windows_together]
@@ -31,16 +31,16 @@ def in_batches(
 
 @contextmanager
 def locked(files: Folders, outputs: Sequence[Layout]) -> Iterator[None]:
-    """Keep other publishers of some windows below a root out, and put right what those that died have left.
+    """Keep other publishers of several windows below a root out, and repair what dead ones have left.
 
-    While the lock is held, no other process changes the names of these windows in the root: the holder reads them once.
-    Between two locks it must read them again, for other publishers and other programs have had their turn.
+    While the lock is held, no other process changes the names of these windows in the root, so the holder reads them once.
+    Between two locks it must read them again, because other publishers and other programs may have changed them.
     """
     root, are_others = outputs[0].root, False
     files.make_folder(root)
     with files.locked(outputs[0].stages_folder, outputs[0].window_folder):
         if is_cut_short(files, root):
-            # Of each window, whatever there is of others.
+            # Heal each window, even after entries of other windows were found.
             are_others = any(list(map(partial(heal, files), outputs)))
         yield
     if are_others:
@@ -48,7 +48,7 @@ def locked(files: Folders, outputs: Sequence[Layout]) -> Iterator[None]:
 
 
 def look_after(files: Folders, output: Layout) -> None:
-    """Put right, before a window is looked at, what publishers that died have left."""
+    """Repair what dead publishers have left, before a window is read."""
     if is_cut_short(files, output.root):
         with locked(files, [output]):
             pass

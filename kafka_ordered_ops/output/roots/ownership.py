@@ -1,4 +1,4 @@
-"""Who owns what is in the place of a window's output; the rule is `core.window.ownership`."""
+"""Check who owns the output in a window's place; the rule is in `core.window.ownership`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from kafka_ordered_ops.core.window.ownership import (
 )
 from kafka_ordered_ops.core.window.ownership import check_newest as check_newest_attempt
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER
-from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
     GOING_NAME,
@@ -30,7 +29,6 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.layout import (
-    WINDOW_PREFIX,
     Layout,
     Output,
     published_marker,
@@ -38,11 +36,14 @@ from kafka_ordered_ops.output.layout import (
 )
 from kafka_ordered_ops.output.parts import sizes_of_part
 from kafka_ordered_ops.output.ports import Folders
-from kafka_ordered_ops.output.roots.leftovers import Told, told_by
+from kafka_ordered_ops.output.roots.leftovers import StageOrigin, origin_in
 
 _log = logging.getLogger(__name__)
 
-#: A folder of an attempt: no claim id has the last group's first character.
+#: Version of the JSON beside a draft. `origin_in` reads fields that every version has.
+_UNDER_WAY_VERSION: Final = 1
+
+#: The name of an attempt's folder: no claim id contains the first character of the last group.
 STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
@@ -52,7 +53,7 @@ def check_replaceable(
     published: Layout | None,
     others: Iterable[tuple[Layout, Layout]],
 ) -> None:
-    """Refuse to replace a folder of another program, of another group, or of a newer attempt; `others` are `other_places`."""
+    """Raise if the folder to replace is of another program, another group or a newer attempt; `others` are `other_places`."""
     if files.exists(output.final_path):
         check_owned(files, output, published, output.publisher)
     if published is not None:
@@ -65,37 +66,32 @@ def check_replaceable(
 def other_places(
     files: Folders, output: Output, names: Sequence[str] | None = None
 ) -> list[tuple[Output, Output]]:
-    """Return folders of other names that hold this window, and their markers: of other times, say.
+    """Return the folders of other dates and hours that hold this window, with their markers.
 
-    The holder of the window's lock may give the names in the root, so that they are read once.
+    The holder of the window's lock may pass the names in the root, so that they are read only once.
     """
-    found, digest = [], id_digest(output.window_id)
+    places = []
     names = files.names(output.root) if names is None else names
-    # Of the names, which may be a hundred thousand, few end so.
-    for name in filter(lambda name: name.endswith(digest), names):
-        folder = name.removeprefix(WINDOW_PREFIX)
-        if name == folder or digest_in(folder) != digest:
-            continue
-        place = replace(output, folder=folder, partition=None)
-        marker = output.read_visible(files, output.root, place.final_path)
-        if place.final_path != output.final_path and marker is not None:
-            found.append((place, marker))
+    if output.partition is not None and output.folder in names:
+        place = replace(output, partition=None)
+        if (marker := output.read_visible(files, output.root, place.final_path)) is not None:
+            places.append((place, marker))
     if not any(map(DATE_FOLDER.fullmatch, names)):
-        return found
-    # There may be thousands of folders to look into; markers are all in one.
+        return places
+    # There may be thousands of folders to search; all markers are in one folder.
     for tag in published_tags(files, output.root, output.window_id):
         marker = output.read_published(files, output.root, tag)
         if marker is None or marker.partition is None or marker.window_id != output.window_id:
             continue
         if marker.final_path != output.final_path:
-            found.append((output.placed_as(marker), marker))
-    return found
+            places.append((output.placed_as(marker), marker))
+    return places
 
 
 def check_owned(
     files: Folders, output: Layout, published: Layout | None, publisher: Publisher
 ) -> None:
-    """Raise `SinkError` unless what stands in the window's place is an older output of the publisher's window."""
+    """Raise `SinkError` unless the folder in the window's place is an older output of the publisher's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
             f"{output.final_path} is in the way of window {output.window_id}: it is not a folder with a readable "
@@ -124,28 +120,34 @@ def check_newest(output: Layout, published: Layout) -> None:
 def check_not_fewer(output: Layout, published: Layout) -> None:
     """Raise `FewerRecordsError` for an output with fewer rows than the one that it would replace.
 
-    Another attempt of the same claim holds the same records. Its job may make fewer rows of them, but a copy may not.
+    Another attempt of the same claim has the same records. Its job may produce fewer rows from them, but a copy may not.
     """
-    mine, theirs = (
-        None if one.holding is None else one.holding.rows for one in (output, published)
+    rows, published_rows = (
+        None if layout.holding is None else layout.holding.rows for layout in (output, published)
     )
     is_same = output.claim_id == published.claim_id and not _are_copies(output, published)
-    if output.allow_fewer or is_same or mine is None or theirs is None or mine >= theirs:
+    if (
+        output.allow_fewer
+        or is_same
+        or rows is None
+        or published_rows is None
+        or rows >= published_rows
+    ):
         return
     raise fewer_error(
         output.window_id,
         output.group_id or "",
-        f"{output.final_path} shows {theirs:,} rows, and the new output has {mine:,}",
+        f"{output.final_path} shows {published_rows:,} rows, and the new output has {rows:,}",
     )
 
 
 def _are_copies(*outputs: Layout) -> bool:
-    """Return whether the rows of outputs are the records as they were read: then late ones were counted."""
-    return all(one.facts.get("late") is not None for one in outputs)
+    """Return whether the outputs are copies of the records: only then were late records counted."""
+    return all(output.facts.get("late") is not None for output in outputs)
 
 
 def is_own_name(files: Folders, output: Layout, path: str) -> bool:
-    """Return whether one of the window's stages is of this package, and not of another ledger or group."""
+    """Return whether a stage of the window was made by this package for this ledger and group."""
     name = path.rpartition("/")[2]
     stage = STAGE_NAME.fullmatch(name)
     if stage is None or not files.is_folder(path):
@@ -153,19 +155,19 @@ def is_own_name(files: Folders, output: Layout, path: str) -> bool:
     kind = stage[3] or ""
     if (not kind or kind.startswith("~part-")) and not is_own_folder(files, path):
         return False
-    # What a job shares among its windows says nothing of itself; its draft does.
+    # The folder that a job shares among its windows has no marker; the job's draft has one.
     marks = marks_in(files, output.root, path.replace("~shared-", "~draft-"))
-    return may_be_of(output, told_by(map(files.read, marks), limit_bytes=MARKER_BYTES_MAX))
+    return may_be_of(output, origin_in(map(files.read, marks), limit_bytes=MARKER_BYTES_MAX))
 
 
-def may_be_of(output: Layout, told: Told) -> bool:
-    """Return whether a stage is of an output's ledger and group, as far as its markers say it."""
-    is_group = None in (told.group_id, output.group_id) or told.group_id == output.group_id
-    return is_group and told.ledger_id in (None, output.ledger_id)
+def may_be_of(output: Layout, origin: StageOrigin) -> bool:
+    """Return whether a stage may be of an output's ledger and group, as far as its markers record them."""
+    is_group = None in (origin.group_id, output.group_id) or origin.group_id == output.group_id
+    return is_group and origin.ledger_id in (None, output.ledger_id)
 
 
 def remove_tagged(files: Folders, root: str, folder: str) -> None:
-    """Remove a folder, and the marker that was taken out of it: in one step it is no output any more."""
+    """Remove a folder and the marker that was moved out of it; the first step ends its existence as an output."""
     if (tag := tag_in(files, folder)) is not None:
         with suppress(FileNotFoundError):
             files.rename(published_marker(root, tag), f"{folder}/{GOING_NAME}")
@@ -174,26 +176,31 @@ def remove_tagged(files: Folders, root: str, folder: str) -> None:
 
 def under_way(output: Layout) -> bytes:
     """Return the content of a draft's marker while the draft is written."""
-    told = {"ledger": output.ledger_id, "group": output.group_id, "window_id": output.window_id}
-    return strict_json.dumps(told).encode()
+    content = {
+        "version": _UNDER_WAY_VERSION,
+        "ledger": output.ledger_id,
+        "group": output.group_id,
+        "window_id": output.window_id,
+    }
+    return strict_json.dumps(content).encode()
 
 
 def marks_in(files: Folders, root: str, folder: str) -> Iterator[str]:
-    """Yield where the markers of a stage or a draft may be."""
+    """Yield the paths at which the markers of a stage or a draft may be."""
     yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
     if (tag := tag_in(files, folder)) is not None:
         yield published_marker(root, tag)
 
 
 def lost_files(files: Folders, marker: Layout, sizes: Mapping[str, int]) -> str | None:
-    """Return how the files differ from those that a marker lists; None if they do not differ."""
+    """Return a text on how the files differ from those that a marker lists; None if they do not differ."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
     return "its marker does not say which files were written"
 
 
 def whole_marker(files: Folders, output: Output, folder: str) -> Output | None:
-    """Return the own marker of a folder if all files that it lists exist; log a warning if some do not."""
+    """Return the attempt's own marker in a folder if all listed files exist; log a warning if some do not."""
     marker = output.own_marker(files, folder)
     if marker is None:
         return None
@@ -206,7 +213,7 @@ def whole_marker(files: Folders, output: Output, folder: str) -> Output | None:
 
 
 def shown_marker(files: Folders, output: Output) -> Output | None:
-    """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
+    """Return the marker of the output that readers see, if it is this very attempt's and has all its rows."""
     marker = output.read_visible(files, output.root, output.final_path)
     if marker is None or not output.is_mine(marker):
         return None
@@ -214,7 +221,7 @@ def shown_marker(files: Folders, output: Output) -> Output | None:
     lost = lost_files(files, marker, sizes)
     if lost is None:
         return marker
-    # Whoever owns the table may have written its files again: larger ones, say.
+    # The owner of the table may have rewritten its files, for example as larger ones.
     holding = marker.holding
     if holding is not None and holding.rows is not None:
         try:

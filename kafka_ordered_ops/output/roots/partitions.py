@@ -1,7 +1,7 @@
-"""The folders of dates and hours above windows' folders: what is in a root, and that all of it is alike.
+"""The folders of dates and hours above windows' folders: find them, and check that all windows use the same.
 
-Readers take such folders for columns, and refuse a root where some files have more of them than others. So all windows
-of a root have the same `partition_by`, and a window of another one is refused before anything is written.
+Readers take such folders for columns, and fail on a root where some files have more of them than others. So all windows
+of a root have the same `partition_by`, and a window with another one is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, HOUR_FOLDER, partition_kind
-from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
+from kafka_ordered_ops.core.window.window_id import is_window_id
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, stages_folder
 from kafka_ordered_ops.output.ports import Folders
 from kafka_ordered_ops.output.roots.ownership import STAGE_NAME
 
-#: Staged windows that are looked at. They are alike, for each was compared with others before it was staged.
+#: How many staged windows are checked. They are alike, because each was compared with others before it was staged.
 STAGED_EXAMPLES: Final = 4
 
 
 def window_folders(files: Folders, root: str, names: Sequence[str] | None = None) -> Iterator[str]:
-    """Yield the folders of windows in a root, whose names may be given, by their paths in it, sorted within each folder."""
+    """Yield the folders of a root's windows by their paths in it, sorted within each folder; `names` are those in the root."""
     names = files.names(root) if names is None else names
     yield from _windows(names)
     for date in _dates(names):
@@ -41,49 +41,49 @@ def check_folders(
     but: str | None = None,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike; also those that are staged.
+    """Check that the windows of a root, published and staged, are partitioned alike.
 
     Args:
         files: the file system.
-        root: the root.
+        root: the root as `normal_root` returns it.
         partition_by: how the next window is partitioned.
-        but: its id, if it is known: what there is of it may move.
-        names: the names in the root, from the holder of its lock; None: they are read.
+        but: the id of the next window, if known: its own folders are ignored, because they may move.
+        names: the names in the root, from the holder of its lock; None reads them.
 
     Raises:
-        ConfigError: there are windows that are partitioned otherwise.
+        ConfigError: there are windows with another partitioning.
         OSError: the file system failed.
     """
     names = files.names(root) if names is None else names
-    for place in _examples(files, root, names, None if but is None else id_digest(but)):
+    for place in _examples(files, root, names, but):
         check_place(root, place, partition_by)
     for staged in islice(_staged(files, root, but), STAGED_EXAMPLES):
         check_staged(staged, partition_by)
 
 
 def check_place(root: str, place: str | None, partition_by: PartitionBy | None) -> None:
-    """Raise `ConfigError` if a window's folder, by its path in the root, is not where `partition_by` puts windows."""
+    """Raise `ConfigError` if the path of a window's folder in the root does not match `partition_by`."""
     if place is None:
         return
-    found = partition_kind(place.rpartition("/")[0] or None)
-    if found is partition_by:
+    kind = partition_kind(place.rpartition("/")[0] or None)
+    if kind is partition_by:
         return
     raise ConfigError(
-        f"partition_by is {_shown(partition_by)}, but {root} has windows that were written with {_shown(found)}, such as "
+        f"partition_by is {_shown(partition_by)}, but {root} has windows that were written with {_shown(kind)}, such as "
         f"{place}: many readers refuse a root whose files are not all in folders of the same columns. Nothing was changed. "
-        f"Give partition_by={_shown(found)}, or write to another root"
+        f"Give partition_by={_shown(kind)}, or write to another root"
     )
 
 
 def check_staged(staged: Layout, partition_by: PartitionBy | None) -> None:
-    """Raise `ConfigError` if a staged window, which may be committed already, is not for where `partition_by` puts windows."""
-    if (found := kind_of(staged)) is partition_by:
+    """Raise `ConfigError` if the place of a staged window, which may be committed already, does not match `partition_by`."""
+    if (kind := kind_of(staged)) is partition_by:
         return
     raise ConfigError(
         f"partition_by is {_shown(partition_by)}, but window {staged.window_id} was staged for {staged.root} with "
-        f"{_shown(found)}, and may be published there: many readers refuse a root whose files are not all in folders of "
+        f"{_shown(kind)}, and may be published there: many readers refuse a root whose files are not all in folders of "
         "the same columns. Nothing was changed. Run that window to its end, or, if nobody needs it, abandon it and remove "
-        f"{staged.stage_path}; or give partition_by={_shown(found)}, or write to another root"
+        f"{staged.stage_path}; or give partition_by={_shown(kind)}, or write to another root"
     )
 
 
@@ -93,36 +93,36 @@ def kind_of(output: Layout) -> PartitionBy | None:
 
 
 def _examples(files: Folders, root: str, names: Sequence[str], but: str | None) -> Iterator[str]:
-    """Yield a window's folder of each kind that there is, as far as the newest date with other windows tells."""
+    """Yield an example of a window's folder of each kind: in the root, and in the newest date with other windows."""
     yield from _first(_windows(names), but)
     for date in reversed(_dates(names)):
         inside = files.names(f"{root}/{date}")
-        found = [*_first(_windows(inside, date), but)]
+        places = [*_first(_windows(inside, date), but)]
         for hour in _hours(inside):
             windows = _windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}")
             if there := [*_first(windows, but)]:
-                found += there
+                places += there
                 break
-        yield from found
-        if found:
+        yield from places
+        if places:
             return
 
 
 def _first(places: Iterator[str], but: str | None) -> Iterator[str]:
-    digests = ((one, digest_in(one.rpartition(WINDOW_PREFIX)[2])) for one in places)
-    yield from islice((one for one, digest in digests if digest not in (None, but)), 1)
+    ids = ((place, place.rpartition(WINDOW_PREFIX)[2]) for place in places)
+    yield from islice((place for place, name in ids if name != but and is_window_id(name)), 1)
 
 
 def _staged(files: Folders, root: str, but: str | None) -> Iterator[Layout]:
     """Yield complete stages of other windows."""
-    stages, mine = stages_folder(root), None if but is None else safe_name(but)
+    stages = stages_folder(root)
     for window in files.names(stages) if files.is_folder(stages) else ():
         folder = f"{stages}/{window}"
-        if window == mine or not files.is_folder(folder):
+        if window == but or not files.is_folder(folder):
             continue
         for name in files.names(folder):
             stage = STAGE_NAME.fullmatch(name)
-            # Parts have markers as well; drafts have none, and are not committed.
+            # Parts have markers too; drafts have none, and are not committed.
             if stage is None or (stage[3] or "").startswith(("~draft-", "~shared-", "~older-")):
                 continue
             if (marker := Layout.read(files, root, f"{folder}/{name}")) is not None:

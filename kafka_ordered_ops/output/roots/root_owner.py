@@ -12,33 +12,34 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final, Literal
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern, is_selected
+from kafka_ordered_ops.core.errors import ConfigError, OutputVersionError, SinkError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text
 from kafka_ordered_ops.core.window.ownership import check_root_owner
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.ports import Folders
 from kafka_ordered_ops.output.roots.ownership import lost_marker
 from kafka_ordered_ops.output.roots.partitions import window_folders
+from kafka_ordered_ops.output.versions import check_output_version
 
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 
-#: Some hundred groups with their topics have less.
+#: Enough for several hundred groups with their topics.
 OWNER_BYTES_MAX: Final = 1024**2
 
-#: Where the owner was lost: windows that may say it.
+#: How many windows are searched for the owner if its file was lost.
 WINDOWS_LOOKED_AT: Final = 8
 
 
 @dataclass(frozen=True)
 class RootOwner:
-    """Whose the windows below a root are."""
+    """The owner of the windows below a root."""
 
     ledger_id: str
     #: The groups that publish there, with the topics of their windows.
@@ -52,26 +53,24 @@ class RootOwner:
 
     @classmethod
     def parse(cls, content: bytes, path: str) -> RootOwner:
-        """Return the inverse of `to_bytes`; raise `SinkError` for anything else."""
+        """Parse the content of `to_bytes`; raise `SinkError` for anything else, `OutputVersionError` for another version."""
         try:
-            fields = Fields(strict_json.loads(content, limit_bytes=OWNER_BYTES_MAX), "owner")
-            if (version := fields.integer("version")) != _VERSION:
-                raise JsonError(f"version {version}; this package reads version {_VERSION}")
-            owner = cls(fields.text("ledger"), _groups(fields.anything("groups")))
-            fields.done()
+            value = strict_json.loads(content, limit_bytes=OWNER_BYTES_MAX)
+            check_output_version(value, _VERSION, ("ledger",), path)
+            stored = _Stored.parse(value, "owner")
         except JsonError as error:
             raise SinkError(
                 f"{path} should say which ledger the windows beside it belong to, and cannot be read ({error}): another "
-                "program wrote it, or a newer version of this package. Restore it, or move it away; then the next window "
+                "program wrote it. Restore it, or move it away; then the next window "
                 "that is staged there writes it again"
             ) from error
-        return owner
+        return cls(stored.ledger, stored.groups)
 
     def with_group(self, output: Layout) -> RootOwner | None:
         """Return the owner with a group that publishes for the first time; None if there is nothing to record."""
         group_id = output.group_id or ""
         known = self.groups.get(group_id)
-        # Without topics: they are too many.
+        # A group without topics had too many to record.
         if known == () or (known is not None and set(output.topics) <= set(known)):
             return None
         topics = tuple(sorted({*(known or ()), *output.topics}))
@@ -79,7 +78,7 @@ class RootOwner:
         return None if newer == self else newer
 
     def _of_a_bounded_size(self) -> RootOwner:
-        """Return the owner as it can be read back: groups feed a note, and the largest lose their topics, or are left out."""
+        """Return the owner within the size limit: the largest groups, which serve only for a note, lose topics or are left out."""
         groups = dict(self.groups)
         while len((owner := replace(self, groups=groups)).to_bytes()) > OWNER_BYTES_MAX:
             largest = max(groups, key=lambda name: (sum(map(len, groups[name])), len(name)))
@@ -89,14 +88,14 @@ class RootOwner:
                 groups[largest] = ()
         if groups != self.groups:
             _log.warning(
-                "The groups that publish below a root of ledger %s have too many topics to record all of them: of the "
-                "largest, a group with another name for the same topics is not told",
+                "The groups that publish below a root of ledger %s have too many topics to record all of them: there is no "
+                "note about a second group with the same topics as the largest ones",
                 self.ledger_id,
             )
         return owner
 
     def note_on(self, group_id: str, topics: tuple[str, ...], root: str) -> str | None:
-        """Return a note if a group publishes for the first time where others have windows of the same topics.
+        """Return a note if a group publishes for the first time where other groups have windows of the same topics.
 
         Topics are names, or patterns as windows have them.
         """
@@ -112,20 +111,28 @@ class RootOwner:
         )
 
 
+class _Stored(Stored, frozen=True):
+    what = "the owner"
+
+    version: Literal[1]
+    ledger: Text
+    groups: dict[str, tuple[str, ...]]
+
+
 def owner_path(root: str) -> str:
-    """Return where it is recorded."""
+    """Return the path of the owner's file."""
     return f"{control_folder(root)}/owner.json"
 
 
 def _groups_path(root: str) -> str:
-    """Return where the groups are recorded, apart from the owner: in HDFS, `adopt_root` keeps no publisher out."""
+    """Return the path of the groups' file, which is not the owner's: in HDFS, `adopt_root` keeps no publisher out."""
     return f"{control_folder(root)}/groups.json"
 
 
 def read_owner(files: Folders, root: str, names: Sequence[str] | None = None) -> RootOwner | None:
-    """Return the owner of a folder's windows; None if none was staged yet. Where it was lost, a window says it.
+    """Return the owner of a folder's windows; None if nothing was staged yet. A lost owner is read from a window.
 
-    The names in the root may be given, so that they are read once.
+    The caller may pass the names in the root, so that they are read only once.
 
     Raises:
         SinkError: the owner cannot be read; or it was lost together with the markers of the windows.
@@ -136,12 +143,15 @@ def read_owner(files: Folders, root: str, names: Sequence[str] | None = None) ->
 def with_groups(files: Folders, owner: RootOwner, root: str) -> RootOwner:
     """Return an owner with the groups that publish below its root."""
     content = files.read(_groups_path(root), limit_bytes=OWNER_BYTES_MAX)
-    # What the former ledger's publishers still write after an adoption is not this one's, and a damaged file loses a note.
-    with suppress(SinkError):
-        if content is not None:
-            known = RootOwner.parse(content, _groups_path(root))
-            return known if known.ledger_id == owner.ledger_id else owner
-    return owner
+    # After an adoption, publishers of the former ledger may still write the file. A damaged file only loses a note.
+    try:
+        known = owner if content is None else RootOwner.parse(content, _groups_path(root))
+    except OutputVersionError:
+        # Rewriting the file would lose what a newer version recorded.
+        raise
+    except SinkError:
+        return owner
+    return known if known.ledger_id == owner.ledger_id else owner
 
 
 def check_root(files: Folders, output: Layout, names: Sequence[str] | None = None) -> None:
@@ -151,7 +161,7 @@ def check_root(files: Folders, output: Layout, names: Sequence[str] | None = Non
 
 
 def own_root(files: Folders, output: Layout, names: Sequence[str] | None = None) -> RootOwner:
-    """Return the owner, after it was recorded at first use. The caller holds the root's lock, and has checked the place.
+    """Return the owner, recorded at first use. The caller holds the root's lock, and has checked the place.
 
     Raises:
         OutputOwnedError: the root belongs to another ledger.
@@ -162,7 +172,7 @@ def own_root(files: Folders, output: Layout, names: Sequence[str] | None = None)
         owner = owner or RootOwner(output.ledger_id)
         check_root_owner(output.ledger_id, owner.ledger_id, output.root)
         files.create(owner_path(output.root), owner.to_bytes())
-        # In HDFS, publishers of other windows are at work at the same time.
+        # In HDFS, publishers of other windows work at the same time.
         owner = _recorded(files, output.root) or owner
     check_root_owner(output.ledger_id, owner.ledger_id, output.root)
     return owner
@@ -178,7 +188,7 @@ def record_group(files: Folders, output: Layout) -> None:
 
 
 def lost_owner_error(root: str, place: str, lost: str) -> SinkError:
-    """Return the error about a root whose owner is gone, and a window there that does not say whose it is."""
+    """Return the error about a root whose owner is gone and a window there that does not record its owner."""
     return SinkError(
         f"{owner_path(root)} is gone, so it is not known which ledger the windows below {root} belong to, and {place} does "
         f"not say it: another program made it{lost}. Restore what was beside the root, or move that window away"
@@ -192,7 +202,7 @@ def _recorded(files: Folders, root: str) -> RootOwner | None:
 
 
 def _owner_of_windows(files: Folders, root: str, names: Sequence[str] | None) -> RootOwner | None:
-    """Return the ledger of a window that readers see as the owner; None if there is no window of this package."""
+    """Return the ledger of a published window as the owner; None if there is no window of this package."""
     error = None
     for name in islice(window_folders(files, root, names), WINDOWS_LOOKED_AT):
         folder = f"{root}/{name}"
@@ -205,23 +215,14 @@ def _owner_of_windows(files: Folders, root: str, names: Sequence[str] | None) ->
     return None
 
 
-def _have_common(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether two lists of names and patterns are certain to have a topic in common."""
-    return not set(one).isdisjoint(other) or _select(one, other) or _select(other, one)
+def _have_common(topics: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether two lists of names and patterns certainly have a topic in common."""
+    return not set(topics).isdisjoint(known) or _select(topics, known) or _select(known, topics)
 
 
 def _select(patterns: Sequence[str], names: Sequence[str]) -> bool:
-    patterns = [one for one in patterns if is_pattern(one)]
-    # Others may have written what is recorded, and it only feeds a note.
+    patterns = [pattern for pattern in patterns if is_pattern(pattern)]
+    # Another program may have written the record, and it only serves for a note.
     with suppress(ConfigError):
-        return any(is_selected(one, patterns, ()) for one in names if not is_pattern(one))
+        return any(is_selected(name, patterns, ()) for name in names if not is_pattern(name))
     return False
-
-
-def _groups(value: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict) or not all(
-        isinstance(topics, list) and all(isinstance(one, str) for one in topics)
-        for topics in value.values()
-    ):
-        raise JsonError("groups are lists of topics, by name")
-    return {name: tuple(topics) for name, topics in value.items()}

@@ -1,1 +1,1 @@
-"""Write a window's records into a stage."""
+"""Write a window's records to a stage."""

@@ -1,4 +1,4 @@
-"""Write a job's result as a window's output, from any library that hands out Arrow data, without Spark."""
+"""Write a job's result as a window's output without Spark, from any library that exports Arrow data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kafka_ordered_ops.output.writing.draft import drafts_of
 from kafka_ordered_ops.output.writing.stage_files import FILE_BYTES_MAX, ROWS_PER_FILE, StageFiles
 from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
-#: How pandas names the index of a filtered frame.
+#: The name that pandas gives to the index of a filtered frame.
 _INDEX: Final = re.compile(r"__index_level_\d+__")
 
-#: Spark's decimals have so many digits.
+#: The greatest precision of Spark's decimals.
 _DIGITS_MAX: Final = 38
 
 
 class ArrowStream(Protocol):
-    """What `pyarrow`, Polars, pandas and DuckDB hand out, by Arrow's PyCapsule interface."""
+    """A stream of Arrow's PyCapsule interface, as `pyarrow`, Polars, pandas and DuckDB export it."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the stream."""
@@ -44,8 +44,8 @@ def stage_stream(
     """Write a result as Parquet to the window's stage below `root`, in the order of its rows.
 
     One file's rows and one batch of the stream are held in memory. A column ``window_id`` and the index of a pandas frame
-    are left out. Nanoseconds are cut to microseconds, and half floats are written as floats, for readers that have no such
-    types. A column without any value has the type of a record's column of that name.
+    are left out. Nanoseconds are cut to microseconds, and half floats are written as floats, for readers without these
+    types. A column of type null gets the type of the records' column with that name.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``.
 
@@ -75,12 +75,12 @@ def _same(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _written_schema(given: pa.Schema, output: StagedOutput) -> pa.Schema:
-    """Return the columns that are written, without what libraries add to a schema; raise `ConfigError`."""
+def _written_schema(schema: pa.Schema, output: StagedOutput) -> pa.Schema:
+    """Return the columns to write, without those that libraries add to a schema; raise `ConfigError`."""
     fields: list[pa.Field[Any]] = []
     misfits: list[str] = []
     added = columns_of(output.partition)
-    for field in given:
+    for field in schema:
         if field.name == "window_id" or _INDEX.fullmatch(field.name):
             continue
         kind = field.type
@@ -106,7 +106,7 @@ def _written_schema(given: pa.Schema, output: StagedOutput) -> pa.Schema:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type in which a column is written; None for one that Spark does not read."""
+    """Return the type to write a column in; None for a type that Spark does not read."""
     is_ = pa.types
     if is_.is_dictionary(kind):
         return _plain(kind.value_type)

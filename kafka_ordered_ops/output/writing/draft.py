@@ -1,8 +1,8 @@
 """The folder that one job writes to before it becomes an attempt's stage.
 
-Two jobs may work for one attempt at once: a host lost sight of the first one, whose driver lives on, and started
-it again. Their files do not mix: each has its own *draft*, which becomes the stage in one step once it is
-complete. The stage is always one job's, whole; of two that end well, the later one's.
+Two jobs may work for one attempt at the same time: a host lost contact with the first one, whose driver still runs, and
+started it again. Their files do not mix: each has its own *draft*, which becomes the stage in one step once it is
+complete. The stage is always a whole one of a single job; if both succeed, the later one's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Draft:
     """The files that one job writes for a window, or for a part of it.
 
     Args:
-        output: what it is to become.
+        output: the output that the draft becomes.
     """
 
     output: StagedOutput
@@ -43,12 +43,12 @@ class Draft:
 
     @property
     def shared_path(self) -> str:
-        """A hidden folder for files of several windows, before they are distinguished; gone with this draft."""
+        """A hidden folder for files of several windows before they are separated; removed with this draft."""
         return self.output.shared_path(self.token)
 
     @property
     def files(self) -> Files:
-        """Where the job's files are."""
+        """The storage of the job's files."""
         return files_of(self.output.root, self.output.storage_options)
 
     def make(self) -> None:
@@ -63,18 +63,18 @@ class Draft:
         publisher.make([(self.output, self.token)])
 
     def seal(self, facts: Facts) -> StagedOutput:
-        """Complete the draft: make its files durable, count what they hold, then write the marker.
+        """Complete the draft: make its files durable, count their rows, then write the marker.
 
-        Returns the output with its facts, as the ledger keeps it; it is there once the draft has landed.
+        Returns the output with its facts for the ledger; the stage exists once the draft has landed.
 
         Raises:
-            SinkError: the folder is not the one that was made: the window was published meanwhile, and what
-                was in it removed; or the file system failed.
+            SinkError: the folder was replaced, because the window was published meanwhile and the draft removed; or the
+                file system failed.
         """
         return publisher_of(self.output).seal(self.output, self.token, facts)
 
     def land(self) -> None:
-        """Make the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
+        """Make the sealed draft the attempt's stage; a stage of another job of the attempt is removed."""
         publisher_of(self.output).land([(self.output, self.token)])
 
     def drop(self) -> None:
@@ -84,7 +84,7 @@ class Draft:
 
 @contextmanager
 def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
-    """Make drafts below one root for the block to write and to seal, all of them; if it fails, none of them is left."""
+    """Make drafts below one root, which the block writes and seals; if the block fails, all drafts are removed."""
     drafts = [Draft(output) for output in outputs]
     named = [(draft.output, draft.token) for draft in drafts]
     publisher = publisher_of(outputs[0])
@@ -99,6 +99,6 @@ def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
             try:
                 draft.drop()
             except SinkError as error:
-                # The earlier error says more; what is left is removed with the window's next publish.
+                # The earlier error is more important; leftovers are removed with the window's next publication.
                 _log.warning("%s", error)
         raise

@@ -1,4 +1,4 @@
-"""Put the records of windows in total order: in memory, and on disk what memory does not hold."""
+"""Sort the records of windows in total order, in memory, and on disk beyond the memory limit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from kafka_ordered_ops.ordered.spill import SpillFiles
 from kafka_ordered_ops.output.writing import stage_files
 from kafka_ordered_ops.output.writing.stage_files import Batch, FileOfWindow
 
-#: Arrow data in memory. As much again is being written to disk at times, and the client's queues come on top.
+#: Arrow data in memory. At times, as much again is being written to disk, in addition to the client's queues.
 HELD_BYTES_MAX: Final = 256 * 1024**2
 
 
 class WindowsInOrder:
-    """Records of several windows, each window in total order by itself.
+    """Records of several windows, each window in its own total order.
 
-    A context manager, which removes what is on disk.
+    A context manager, which removes its files on disk.
 
     Args:
         windows: how many windows there are.
-        folder: makes the folder for what memory does not hold; called when there is some.
+        folder: creates the folder for spilled records; called when it is needed.
         held_bytes_max: how much Arrow data of all windows to hold in memory.
     """
 
@@ -46,7 +46,7 @@ class WindowsInOrder:
         ]
         for release in self._releases:
             self._resources.callback(release.close)
-        #: Of each window: the partitions with records of it, and the bytes that it holds in memory.
+        #: For each window, the partitions with records of it, and the bytes that it holds in memory.
         self._known: list[set[TopicPartition]] = [set() for _ in range(windows)]
         self._held_bytes = [0] * windows
 
@@ -57,7 +57,7 @@ class WindowsInOrder:
         self._resources.close()
 
     def hold(self, batches: Iterable[Batch]) -> None:
-        """Take all records, each partition's by offset.
+        """Add all records, each partition's by offset.
 
         Raises:
             SpillError: the disk fails.
@@ -72,19 +72,19 @@ class WindowsInOrder:
                 self._releases[window].feed(tp, rows)
                 held += self._grown(window)
             if held > self._held_bytes_max:
-                # What one window holds is what its runs on disk are long.
+                # The records that one window holds become one run on disk.
                 largest = int(np.argmax(self._held_bytes))
                 self._releases[largest].to_disk()
                 held += self._grown(largest)
 
     def _grown(self, window: int) -> int:
-        """Return how many bytes more a window holds in memory than it did before."""
+        """Return by how many bytes a window's memory has grown."""
         before = self._held_bytes[window]
         self._held_bytes[window] = self._releases[window].held.nbytes_in_memory
         return self._held_bytes[window] - before
 
     def sorted(self, window: int, *, bytes_max: int = BATCH_BYTES) -> Iterator[Sorted]:
-        """Yield one window's records in order, in batches of about `bytes_max` at most; only once.
+        """Yield one window's records in order, in batches of up to about `bytes_max`; only once.
 
         Raises:
             SpillError: the disk fails.
@@ -103,7 +103,7 @@ def in_total_order(
 
     Args:
         batches: the records as they are read: each partition's by offset.
-        folder: makes the folder for what memory does not hold, when there is some; whoever makes it removes it.
+        folder: creates the folder for spilled records when it is needed; its creator removes it.
         held_bytes_max: how much Arrow data to hold in memory.
 
     Raises:
@@ -123,7 +123,7 @@ def files_in_order(
     *,
     held_bytes_max: int,
 ) -> Iterator[FileOfWindow]:
-    """Yield window after window in total order, file by file; a file's rows are gathered by whoever writes it.
+    """Yield window after window in total order, file by file; the thread that writes a file gathers its rows.
 
     Raises:
         SpillError: the disk fails.
@@ -137,7 +137,7 @@ def files_in_order(
 
 
 def _files(batches: Iterable[Sorted], rows_per_file: int) -> Iterator[list[Sorted]]:
-    """Yield batches together that make one file."""
+    """Yield lists of batches that make one file each."""
     parts: list[Sorted] = []
     rows = nbytes = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Results of jobs with their own sink, stored with the window."""
+"""The results of jobs with their own sink, which are stored with the window."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.output.versions import check_output_version
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 _log = logging.getLogger(__name__)
 
-#: A function's result goes into the ledger and into hosts' databases: facts, not records.
+#: Version of the JSON that the ledger keeps.
+_VERSION: Final = 1
+
+#: A function's result is stored in the ledger and in the hosts' databases: facts, not records.
 RESULT_BYTES_MAX: Final = 64 * 1024
 
 
@@ -25,33 +29,41 @@ class Reported:
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return what the ledger stores."""
-        return {"reported": dict(self.result)}
+        """Return versioned JSON: what the ledger stores."""
+        return {"version": _VERSION, "reported": dict(self.result)}
 
     def publish(self) -> None:
         """Do nothing: the job has published its output."""
 
     def discard(self) -> None:
-        """Do nothing: the job's output is its own; the job runs again for the same window."""
+        """Do nothing: the job owns its output, and runs again for the same window."""
 
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> Reported | None:
-        """Return what an earlier attempt has reported."""
+        """Return the result that an earlier attempt reported; None for the result of another sink.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote it.
+        """
+        what = "the ledger's record of what a window's job reported"
+        check_output_version(result, _VERSION, ("reported",), what)
         reported = result.get("reported")
-        return cls(reported) if isinstance(reported, Mapping) else None
+        if result.get("version") != _VERSION or not isinstance(reported, Mapping):
+            return None
+        return cls(reported)
 
     @classmethod
     def of(cls, returned: Any, facts: Mapping[str, Any] | None = None) -> Reported:
         """Return a function's result, with the known facts of its window.
 
-        What JSON cannot hold, or what is too large, is left out with a line in the log: the sink has taken
-        the records, and what the function says of them is for people.
+        A result that is too large, or cannot be stored as JSON, is left out and logged: the sink has the records, and
+        the function's result is for people.
         """
         result: dict[str, Any] = {} if facts is None else {"facts": dict(facts)}
         if returned is None:
             return cls(result)
         try:
-            kept = strict_json.as_read_back(returned, limit_bytes=RESULT_BYTES_MAX)
+            stored = strict_json.as_read_back(returned, limit_bytes=RESULT_BYTES_MAX)
         except strict_json.JsonError as error:
             _log.warning(
                 "What the job returned (%s) is not stored with the window: %s. Return small JSON, such as counts.",
@@ -59,12 +71,12 @@ class Reported:
                 error,
             )
             return cls(result)
-        return cls({**result, "returned": kept})
+        return cls({**result, "returned": stored})
 
 
 @dataclass(frozen=True)
 class PublishedElsewhere:
-    """The output of a published window that is not where windows are published now: there is nothing to do."""
+    """The output of a window that was published to another place than the current root: there is nothing to do."""
 
     result: Mapping[str, Any]
 
@@ -81,12 +93,12 @@ class PublishedElsewhere:
 
 @dataclass(frozen=True)
 class EarlierOutputs:
-    """Finds what earlier attempts reported, or wrote below a root, from their JSON in the ledger.
+    """Find what earlier attempts reported, or wrote below a root, by their JSON in the ledger.
 
-    The ledger is a hint: nothing is looked at but the root that the caller names.
+    The ledger is a hint: only the caller's root is read.
 
     Args:
-        root: the root of the outputs; None: jobs have their own sinks.
+        root: the root of the outputs; None if jobs have their own sinks.
         storage_options: credentials and settings of an object store.
     """
 
@@ -104,13 +116,13 @@ class EarlierOutputs:
     def left(self, result: Mapping[str, Any]) -> StagedOutput | None:
         """Return the output of another window of the group, if it was written below the root.
 
-        Nobody asked for it: what a copy of its root holds is not shown to readers of the copy.
+        The caller did not ask for that window, so an output in a copy of its root is not published to readers of the copy.
         """
-        found = self(result) if self._is_of_root(result) else None
-        return None if isinstance(found, Reported) else found
+        output = self(result) if self._is_of_root(result) else None
+        return None if isinstance(output, Reported) else output
 
     def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere | None:
-        """Return the output of a published window that was published to another place; None for one of the root."""
+        """Return the output of a window that was published to another place; None for an output of the root."""
         return None if self._is_of_root(result) else PublishedElsewhere(result)
 
     def _is_of_root(self, result: Mapping[str, Any]) -> bool:

@@ -13,11 +13,11 @@ from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 
 
 def output_schema(output: StagedOutput) -> pa.Schema | None:
-    """Return the columns of what readers see of a window, from the end of one of its files; None where it has none.
+    """Return the columns of a published window, from the footer of one of its files; None without files.
 
     Raises:
-        OSError, pyarrow.ArrowException: the file could not be read: it may be replaced at this very moment.
-        ConfigError: an output of an unknown scheme, or one in an object store that is not published.
+        OSError, pyarrow.ArrowException: the file could not be read: it may be being replaced right now.
+        ConfigError: the output has an unknown scheme, or is in an object store and not published.
     """
     where = files_of(output.root, output.storage_options)
     if is_in_store(output.root):

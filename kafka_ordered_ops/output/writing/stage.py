@@ -1,7 +1,7 @@
-"""Write windows as Parquet files, in order, without Spark: for windows that fit one process.
+"""Write windows as Parquet files, in order, without Spark, for windows that one process can handle.
 
-Kafka is read once, by this process. The files are complete before anybody sees them, so whatever reads
-them needs no access to Kafka, and a retry of that reading costs Kafka nothing.
+This process reads Kafka once. The files are complete before they are visible, so their readers need no access to
+Kafka, and retries of the readers cost Kafka nothing.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def stage_windows(
 
     Columns: ``topic`` string, ``partition`` int32, ``offset`` int64, ``timestamp`` timestamp[ms, UTC],
     ``timestamp_type`` int32 (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary,
-    ``headers`` list<struct<key: string, value: binary>> (null when there are none), ``late`` bool. A window
+    ``headers`` list<struct<key: string, value: binary>> (null if there are none), ``late`` bool. A window
     without records is one valid file without rows.
 
     Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
-    cutoff; null if the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
+    cutoff; null if the plan does not know them), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
     (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
     ``files``.
 
@@ -103,14 +103,14 @@ def stage_windows(
         plans: windows of one group and isolation, each once.
         settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
         root: the folder that holds the output of all windows, or a prefix in an object store.
-        ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
-            their names. Otherwise records are written as they arrive and not held.
-        limit_bytes: how much Arrow data of all windows to hold in memory for the order; the rest waits in a
+        ordered: sort by (timestamp, topic, partition, offset), within files and over files in the order of
+            their names. Otherwise records are written as they arrive, without being held in memory.
+        limit_bytes: how much Arrow data of all windows to hold in memory for sorting; the rest is spilled to a
             temporary folder, beside the windows or, for an object store, in the system's.
-        rows_per_file: at most so many records a file; large records make smaller files.
-        stall_timeout_s: how long to wait for any partition to move.
-        progress: called as reading goes on.
-        storage_options: credentials and settings of an object store; None: as the environment has them.
+        rows_per_file: the largest number of records in a file; files of large records have fewer.
+        stall_timeout_s: how long to wait for progress of any partition.
+        progress: called while records are read.
+        storage_options: credentials and settings of an object store; None uses those of the environment.
         partition_by: ``date`` or ``hour``: put each window's folder below one of its date, or of its date and hour.
 
     Raises:
@@ -118,10 +118,10 @@ def stage_windows(
         WindowCoveredError: a plan is empty because other windows have taken its records; an empty output
             would hide theirs.
         ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
-            share offsets; a window that goes on in another date or hour; or a root with windows of another `partition_by`.
+            share offsets; a window that extends into another date or hour; or a root with windows of another `partition_by`.
         SinkError: the file system failed, the files do not hold what was written, or another group's window
-            is in the place of one.
-        ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
+            is in a window's place.
+        ReadError, RecordsLostError, BrokerError: raised by the reader. All stages are removed.
     """
     settings = ClientSettings.of(settings)
     check_flag(ordered, what="ordered")
@@ -139,7 +139,7 @@ def stage_windows(
         plans[0].isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
-        topic_ids={name: one for plan in plans for name, one in plan.topic_ids.items()},
+        topic_ids={name: topic_id for plan in plans for name, topic_id in plan.topic_ids.items()},
     )
     with drafts_of(outputs) as drafts, ExitStack() as resources:
         tally = Tally(plans)
@@ -167,7 +167,7 @@ def stage_windows(
 
 
 class Tally:
-    """Counts for each window, updated while records pass."""
+    """Counts for each window, updated as records are read."""
 
     def __init__(self, plans: Sequence[WindowPlan]) -> None:
         windows = len(plans)
@@ -188,11 +188,11 @@ class Tally:
 
     def facts(self, window: int) -> Facts:
         """Return the counts of one window so far."""
-        records, told = int(self._records[window]), self._tells_out_of_order[window]
+        records, is_known = int(self._records[window]), self._tells_out_of_order[window]
         return {
             "records": records,
             "late": int(self._late[window]),
-            "out_of_order": int(self._out_of_order[window]) if told else None,
+            "out_of_order": int(self._out_of_order[window]) if is_known else None,
             "timestamp_ms_min": int(self._least[window]) if records else None,
             "timestamp_ms_max": int(self._greatest[window]) if records else None,
         }
@@ -201,7 +201,7 @@ class Tally:
 def counted(
     reader: ReaderDoor, pieces: Sequence[Piece], tally: Tally, progress: Progress | None
 ) -> Iterator[Batch]:
-    """Yield the records as they come, counted, each with the number of its window."""
+    """Yield the records as they arrive, counted, each with the number of its window."""
     by_partition = {piece.tp: piece for piece in pieces}
     done = OffsetsDone({piece.tp: piece.wanted for piece in pieces})
     with reader:
@@ -216,5 +216,5 @@ def counted(
             if progress is not None:
                 progress(done.reached(piece.tp, int(offsets[-1])), done.total)
     if progress is not None:
-        # Offsets behind the last record of a partition have none; they are done all the same.
+        # The offsets after the last record of a partition have no records; they count as done.
         progress(done.total, done.total)

@@ -19,35 +19,35 @@ from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.writing.staged_output import Facts
 
-#: A file is one row group, which a reader holds whole and never splits: in this range files are few and
-#: one still fits every executor's memory several times.
+#: A file is one row group, which a reader holds as a whole and never splits. With these limits, files are few, and one fits
+#: every executor's memory several times.
 ROWS_PER_FILE: Final = 500_000
 FILE_BYTES_MAX: Final = 64 * 1024**2
 
-#: What windows that are written as they come hold until a file is full: some files' worth, for all of them.
+#: How much unsorted windows hold until a file is full: a few files' worth, for all windows together.
 PENDING_BYTES_MAX: Final = 8 * FILE_BYTES_MAX
 
-#: What the five digits of a file's name hold.
+#: The number of files that the five digits in a file's name can count.
 FILES_MAX: Final = 100_000
 
 
-#: The others of a record's columns seldom repeat: building dictionaries for them costs time and is then thrown away.
+#: The columns of a record with repeated values: dictionaries for other columns would cost time and be discarded.
 _REPEATING: Final = ["topic", "partition", "timestamp_type"]
 
 
 class Batch(NamedTuple):
     """Records of one partition, by offset."""
 
-    #: Of `STAGE_SCHEMA`.
+    #: Records with `STAGE_SCHEMA`.
     records: pa.RecordBatch
-    #: For each record the number of its window.
+    #: The number of each record's window.
     windows: Int64Array
 
 
-#: Files written at a time: Arrow works outside Python's lock, so writing and reading share the cores.
+#: Files written concurrently: Arrow releases Python's lock, so writing and reading share the cores.
 FILES_AT_ONCE: Final = 2
 
-#: Makes the rows of a file, in whichever thread writes it.
+#: Returns the rows of a file; called in the thread that writes it.
 Rows = Callable[[], pa.Table]
 
 #: The number of a window, and records for one file of it.
@@ -55,9 +55,9 @@ FileOfWindow = tuple[int, Rows]
 
 
 class StageFiles:
-    """Writes windows' files into their stages, named in order; a context manager.
+    """Write windows' files to their stages, named in order; a context manager.
 
-    Some are written at a time, by threads. What one of them raises is raised by the next call.
+    Several files are written concurrently by threads. An error of a thread is raised by the next call.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class StageFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Also after an error: whoever removes the stage must not meet a thread that still writes there.
+        # Also after an error: no thread may still write to the stage when it is removed.
         self._writers.shutdown(cancel_futures=True)
 
     def write(self, window: int, rows: Rows) -> None:
@@ -92,7 +92,7 @@ class StageFiles:
         self._under_way.append((window, self._writers.submit(_write_file, rows, path, self._where)))
 
     def close(self, window: int) -> Facts:
-        """Return how much a window has got; at least one file, if need be without rows."""
+        """Return how much was written for a window: at least one file, even without rows."""
         if not self._files[window]:
             self.write(window, self._schema.empty_table)
         self._wait(0)
@@ -106,9 +106,9 @@ class StageFiles:
 
 
 def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
-    """Yield each window's records in the order in which they come, file by file.
+    """Yield each window's records in the order of arrival, file by file.
 
-    A file is written once it is full, or is the fullest when all that waits passes `PENDING_BYTES_MAX`.
+    A file is written once it is full, or if it is the largest when all waiting records exceed `PENDING_BYTES_MAX`.
     """
     pending = _Pending()
     for run in _runs(batches, rows_per_file):
@@ -126,7 +126,7 @@ def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileO
 
 
 class _Pending:
-    """Records that wait for their window's file to fill."""
+    """Records that wait until their window's file is full."""
 
     def __init__(self) -> None:
         self._tables: dict[int, list[pa.Table]] = defaultdict(list)
@@ -161,7 +161,7 @@ class _Pending:
 
 
 def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]:
-    """Yield batches together, as many as one file of a single window holds."""
+    """Yield lists of batches, as many as one file of a single window holds."""
     pending: list[Batch] = []
     rows = held_bytes = 0
     for records, windows in batches:
@@ -188,7 +188,7 @@ def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
         yield numbers[0], table
         return
     for number in numbers:
-        # In one piece: what is left of each batch may be a row or two.
+        # Combined into one chunk, because the rest of each batch may be a row or two.
         yield number, table.filter(pa.array(windows == number)).combine_chunks()
 
 

@@ -1,8 +1,8 @@
-"""Where a window's files go, and how they become visible: all at once, and again after a crash.
+"""Where a window's files are written, and how they become visible: all at once, and also after a crash.
 
-An attempt writes to a hidden stage, and a marker that comes last makes it complete; see `layout`. How it becomes
-visible depends on where it is; see `publisher`. The windows of a folder are distinguished by their ids. Of two groups
-that use the same id, the one that comes later is refused.
+An attempt writes to a hidden stage. The marker, which is written last, makes it complete; see `layout`. How a stage
+becomes visible depends on its storage; see `publisher`. The ids distinguish the windows of a folder. If two groups use
+the same id, the later one is refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from datetime import timedelta
 from typing import Any
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.layout import Facts as Facts
-from kafka_ordered_ops.output.layout import Layout
+from kafka_ordered_ops.output.layout import Layout, check_marker_version
 from kafka_ordered_ops.output.parts import in_part_order
 from kafka_ordered_ops.output.publisher import publisher_of
 
@@ -48,7 +48,7 @@ class StagedOutput(Layout):
     seen_published: bool = field(default=False, repr=False, compare=False)
 
     def exists(self) -> bool:
-        """Return whether the stage is there and complete, with all the files that were written.
+        """Return whether the stage exists and is complete, with all the files that were written.
 
         Raises:
             SinkError: the file system failed.
@@ -64,18 +64,18 @@ class StagedOutput(Layout):
         return publisher_of(self).shown(self) is not None
 
     def as_found(self) -> StagedOutput:
-        """Return this output with the facts of its stage's marker, if there is one."""
+        """Return this output with the facts from its stage's marker, if there is one."""
         return publisher_of(self).as_found(self)
 
     def check_ready(self) -> None:
-        """Check, before the window is committed, whether `publish` could publish the output; nothing is changed.
+        """Check, before the window is committed, that `publish` can publish the output, without changing anything.
 
         Raises what `publish` raises.
         """
         self.check_ready_with([self])
 
     def check_ready_with(self, outputs: Sequence[object]) -> Sequence[object]:
-        """Check those of some outputs that are below the same root, of which this is one; return them."""
+        """Check those of several outputs that are below this output's root; return them."""
         together = self._below_the_same_root(outputs)
         publisher_of(self).check_ready(together)
         return together
@@ -85,15 +85,15 @@ class StagedOutput(Layout):
 
         Raises:
             ConfigError: a part of a split window; only the whole is published.
-            SinkError: there is neither a complete stage nor this attempt's published output; or files of it are
+            SinkError: there is neither a complete stage nor this attempt's published output; or some of its files are
                 gone; or the place is taken by another group's window, or by something that this package did
-                not write; or the file system failed. What is visible stays as it is.
+                not write; or the file system failed. The visible output stays as it is.
             WindowSupersededError: a newer attempt of the same claim is published already.
         """
         self.publish_with([self])
 
     def publish_with(self, outputs: Sequence[object]) -> Sequence[object]:
-        """Publish those of some outputs that are below the same root, of which this is one; return them."""
+        """Publish those of several outputs that are below this output's root; return them."""
         together = self._below_the_same_root(outputs)
         publisher_of(self).publish(together)
         return together
@@ -109,17 +109,17 @@ class StagedOutput(Layout):
         older_than: timedelta | str = "P7D",
         storage_options: Mapping[str, Any] | None = None,
     ) -> int:
-        """Remove what attempts have staged and nobody will finish; return how many files.
+        """Remove stages that nobody will finish; return how many files.
 
-        Published files are not touched. Complete stages stay unless readers see something newer of their window, because
-        they may have been committed: `OrderedWindows.clean` asks the ledger and removes those of no use as well. The next
+        Published files are not touched. Complete stages stay unless readers see a newer output of their window, because
+        they may have been committed: `OrderedWindows.clean` asks the ledger, and removes obsolete ones too. The next
         publication of a window removes what its older attempts left.
 
         Args:
             root: the folder or prefix that the windows were written to.
-            older_than: how long ago a stage was last written to. Longer than a written window may wait for its
-                commit, and than a job may take.
-            storage_options: credentials and settings of the store; None: as the environment has them.
+            older_than: how long ago a stage was last written to. Use more than a written window may wait for its
+                commit, and more than a job may take.
+            storage_options: credentials and settings of the store; None uses those of the environment.
 
         Raises:
             ConfigError: an invalid argument.
@@ -134,15 +134,15 @@ class StagedOutput(Layout):
         return sum(map(stages.remove, dead)) + stages.remove_probes(old)
 
     def _below_the_same_root(self, outputs: Sequence[object]) -> list[StagedOutput]:
-        found = [
-            one
-            for one in outputs
-            if isinstance(one, StagedOutput)
-            and (one.root, one.storage_options) == (self.root, self.storage_options)
+        siblings = [
+            output
+            for output in outputs
+            if isinstance(output, StagedOutput)
+            and (output.root, output.storage_options) == (self.root, self.storage_options)
         ]
-        for one in found:
-            one._check_whole()
-        return found
+        for output in siblings:
+            output._check_whole()
+        return siblings
 
     def _check_whole(self) -> None:
         if self.part is not None:
@@ -155,13 +155,12 @@ class StagedOutput(Layout):
     def merged(cls, parts: Sequence[StagedOutput]) -> StagedOutput:
         """Join the complete parts of a split window to one complete stage of the whole window.
 
-        Its files are those of the parts, by name part after part; its facts are those of the parts, added
-        up. The parts' stages are gone afterwards. Again, also after a crash anywhere in between: the same
-        output, from wherever it got to.
+        Its files are those of the parts, named part after part; its facts combine those of the parts. The
+        parts' stages are removed. Repeating it, also after a crash at any point, resumes and returns the same output.
 
         Raises:
-            ConfigError: these are not all parts of one split of one attempt, each once.
-            SinkError: a part's stage is not there, or not complete; or the file system failed.
+            ConfigError: the outputs are not all parts of one split of one attempt, each once.
+            SinkError: a part's stage is missing or incomplete; or the file system failed.
         """
         parts = in_part_order(parts)
         whole = parts[0].whole
@@ -175,52 +174,56 @@ class StagedOutput(Layout):
         *,
         root: str | os.PathLike[str] | None = None,
     ) -> StagedOutput | None:
-        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or has another format.
+        """Return what an earlier attempt left, by its JSON in the ledger; None if it is gone or of another sink.
 
-        An output with missing files counts as gone: it is written again, never published. With `root` it is looked for
-        there, wherever it was written: a root may have been moved, together with what is beside it.
+        An output with missing files counts as gone: it is written again, never published. With `root`, it is searched
+        there instead of where it was written: a root may have been moved, together with the stages beside it.
 
-        A part counts as there when the whole window's output is. Of a window that was split, the ledger keeps
+        A part counts as existing if the whole window's output exists. For a split window, the ledger stores
         ``{"parts": [...]}``: its parts are joined (`merged`). For `OrderedWindows.deliver`.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote the output.
         """
         parts = result.get("parts")
+        several = parts if isinstance(parts, list) else [dict(result)]
+        for record in several:
+            check_marker_version(record, "the ledger's record of a window's output")
         try:
-            several = parts if isinstance(parts, list) else [dict(result)]
-            outputs = [cls.from_json(Fields(one, "result"), storage_options) for one in several]
+            outputs = [cls.from_json(value, storage_options) for value in several]
             if root is not None:
-                outputs = [replace(one, root=normal_root(root)) for one in outputs]
+                outputs = [replace(output, root=normal_root(root)) for output in outputs]
             if not isinstance(parts, list):
                 return outputs[0]._found()
-            return cls.merged(outputs) if all(one._found() for one in outputs) else None
+            return cls.merged(outputs) if all(output._found() for output in outputs) else None
         except (JsonError, ConfigError):
             return None
 
     def _found(self) -> StagedOutput | None:
-        """Return this output as it was found, by as few looks as possible; None if it is gone."""
+        """Return this output if it exists, with as few reads as possible; None if it is gone."""
         whole = self.whole
         if self.part is not None and self.exists():
             return self
         if whole.is_published():
             return replace(self, seen_published=True)
-        # Once more: a publication of this attempt may have come between.
+        # Checked again: this attempt may have been published in between.
         return self if whole.exists() or whole.is_published() else None
 
 
 def output_of(result: Any, plan: WindowPlan) -> StagedOutput | None:
-    """Return the output that a window's result describes; None for a result of another sink or window, or no result.
+    """Return the output that a window's result describes; None without a result, or for another sink, window or version.
 
-    Of a window whose parts have reported it is the place of the whole, which has no counts until they are
-    joined.
+    For a split window, return the place of the whole, which has no counts until the parts are joined.
     """
     if not isinstance(result, Mapping):
         return None
     try:
         parts = result.get("parts")
         several = parts if isinstance(parts, list) and parts else [dict(result)]
-        output = StagedOutput.from_json(Fields(several[0], "result")).whole
+        output = StagedOutput.from_json(several[0]).whole
     except JsonError:
         return None
-    wanted = (plan.ledger_id, plan.group_id, plan.window_id, plan.claim_id)
+    expected = (plan.ledger_id, plan.group_id, plan.window_id, plan.claim_id)
     owner = output.owner
-    found = (owner.ledger_id, owner.group_id, owner.window_id, owner.claim_id)
-    return output if found == wanted else None
+    actual = (owner.ledger_id, owner.group_id, owner.window_id, owner.claim_id)
+    return output if actual == expected else None

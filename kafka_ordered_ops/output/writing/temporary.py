@@ -1,4 +1,4 @@
-"""A folder beside the outputs for what an attempt reads first."""
+"""A temporary folder beside the outputs, for files that an attempt reads first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kafka_ordered_ops.output.address import control_folder, is_local
 
 @contextmanager
 def temporary_folder(root: str | None) -> Iterator[str]:
-    """Yield a temporary folder beside the outputs in `root`; None, or an object store: in the system's temporary folder.
+    """Yield a temporary folder beside the outputs in `root`, or in the system's for None or an object store.
 
     Raises:
-        SpillError: it cannot be made.
+        SpillError: the folder cannot be created.
     """
     beside = None if root is None or not is_local(root) else control_folder(root)
     with folder_in(beside) as folder:

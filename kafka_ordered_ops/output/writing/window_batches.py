@@ -28,22 +28,22 @@ def read_batches(
     progress: Progress | None = None,
     finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the plan's records, in batches of `STAGE_SCHEMA`; at most some hundred MiB of them are held.
+    """Yield exactly the plan's records, in batches of `STAGE_SCHEMA`, with at most a few hundred MiB in memory.
 
     Args:
         plan: the window.
         settings: how to reach the cluster.
-        folder: makes the folder for what memory does not hold; called when there is some.
-        ordered: by (timestamp, topic, partition, offset). Otherwise as they come.
-        held_bytes_max: how much Arrow data to hold in memory for the order.
-        stall_timeout_s: how long to wait for any partition to move.
-        progress: called as reading goes on, with (offsets done, offsets in all).
-        finished: called with the facts of the window once all of it has been handed out.
+        folder: creates the folder for spilled records; called when it is needed.
+        ordered: sort by (timestamp, topic, partition, offset). Otherwise yield records as they arrive.
+        held_bytes_max: how much Arrow data to hold in memory for sorting.
+        stall_timeout_s: how long to wait for progress of any partition.
+        progress: called while records are read, with (offsets done, offsets in all).
+        finished: called with the facts of the window once all records have been yielded.
 
     Raises:
         WindowCoveredError: other windows deliver this one's records.
-        SpillError: the files for what memory does not hold fail.
-        ReadError, RecordsLostError, BrokerError: as the reader raises them.
+        SpillError: the files for spilled records fail.
+        ReadError, RecordsLostError, BrokerError: raised by the reader.
     """
     check_not_covered(plan)
     pieces, tally = pieces_of([plan]), Tally([plan])

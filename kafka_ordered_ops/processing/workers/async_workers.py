@@ -1,4 +1,4 @@
-"""Run an async function: as coroutines on the event loop of one thread."""
+"""Run an async function as coroutines, on the event loop of one thread."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kafka_ordered_ops.processing.workers.calls import AsyncCall
 from kafka_ordered_ops.processing.workers.turns import Turn
 from kafka_ordered_ops.processing.workers.workers import Workers
 
-#: How late an event loop may be that is only busy.
+#: How late a busy event loop may be before it counts as blocked.
 _LOOP_GRACE_S: Final = 2.0
 
 
 class AsyncWorkers(Workers):
-    """As many coroutines as records are processed at the same time, on an event loop in a thread."""
+    """A coroutine for each record that is processed at the same time, on an event loop in a thread."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class AsyncWorkers(Workers):
         self._is_notified = self._is_given_up = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the event loop."""
         self._loop = asyncio.new_event_loop()
         self._queue.on_change(self._on_change)
         self._looked_at = time.monotonic()
@@ -55,11 +55,11 @@ class AsyncWorkers(Workers):
             ).start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until all have ended, once the queue is stopped; return whether they have."""
+        """Wait at most `timeout_s` until all workers have ended, once the queue is stopped; return whether they have."""
         self._thread.join(timeout_s)
         self._abandon()
         self._is_given_up = True
-        # Coroutines can be cancelled, and end at once unless they refuse.
+        # Cancelled coroutines end at once, unless they suppress the cancellation.
         self._thread.join(10 * self._look_s)
         return not self._thread.is_alive()
 
@@ -73,7 +73,7 @@ class AsyncWorkers(Workers):
         self._tasks[worker] = self._loop.create_task(self._work(worker))
 
     def _on_change(self) -> None:
-        """There is work, or no more; called by any thread."""
+        """Wake the event loop for new work, or for the end; called by any thread."""
         if not self._is_notified:
             self._is_notified = True
             with suppress(RuntimeError):  # The loop has ended.
@@ -84,22 +84,22 @@ class AsyncWorkers(Workers):
         for _ in range(len(self._idle) if self._queue.is_stopped else self._queue.turns_ready()):
             if not self._idle:
                 break
-            if not (one := self._idle.popleft()).done():
-                one.set_result(None)
+            if not (future := self._idle.popleft()).done():
+                future.set_result(None)
 
     def _run(self) -> None:
         with closing(self._loop):
             self._loop.run_until_complete(self._run_all())
 
     def _watch(self, timeout_s: float) -> None:
-        """End processing if the event loop itself stands still: on it, nobody could."""
+        """End processing if the event loop is blocked, from outside of it."""
         while self._thread.is_alive() and not self._queue.is_stopped:
             self._thread.join(self._look_s)
             if time.monotonic() - self._looked_at > timeout_s + _LOOP_GRACE_S:
                 self._queue.stop(
                     HungFunctionsError(
                         f"the async function blocks its event loop for longer than {timeout_s:g} s, and cannot be "
-                        "cancelled: await what takes long, call what blocks with asyncio.to_thread, or make it a plain "
+                        "cancelled: await slow operations, run blocking calls with asyncio.to_thread, or make it a plain "
                         "function",
                         hung=1,
                     )
@@ -108,19 +108,19 @@ class AsyncWorkers(Workers):
     async def _run_all(self) -> None:
         for _ in range(self._concurrency):
             self._start_one()
-        # Those that were fenced off and refuse to be cancelled are left behind.
+        # Fenced workers that suppress the cancellation are left behind.
         while any(worker not in self._hung for worker in self._tasks) and not self._is_given_up:
-            with suppress(asyncio.CancelledError):  # By a function, as below.
+            with suppress(asyncio.CancelledError):  # Cancelled by a function, as below.
                 await asyncio.sleep(self._look_s)
             self._looked_at = time.monotonic()
             self._look()
             self._wake()
-        # Also those that the function has begun and left behind.
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        # Including tasks that the function started and did not await.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=self._look_s)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._look_s)
 
     async def _work(self, worker: int) -> None:
         queue = self._queue
@@ -130,17 +130,17 @@ class AsyncWorkers(Workers):
                     await self._work_through(turn, self._tasks[worker])
                     if not self._finish(worker, turn):
                         break
-                    # Functions that never wait would keep the others from running.
+                    # Otherwise functions that never wait would prevent others from running.
                     await asyncio.sleep(0)
                 elif not queue.is_stopped:
                     waiting = self._loop.create_future()
                     self._idle.append(waiting)
                     await waiting
         except asyncio.CancelledError:
-            # By a function that cancels what is not its own. A worker that was fenced off ends above.
+            # By a function that cancels a task of another. A fenced worker ends above.
             if not queue.is_stopped:
                 self._start_one()
-        except Exception as error:  # noqa: BLE001 - raised by whoever takes the results
+        except Exception as error:  # noqa: BLE001 - raised in the thread that takes the results
             # Its records would never be done.
             queue.stop(error)
         finally:
@@ -157,7 +157,7 @@ class AsyncWorkers(Workers):
 
 
 async def _uncancel(task: asyncio.Task[None]) -> None:
-    """A function has cancelled its own task: the next one is not to be interrupted for it."""
+    """Undo the cancellation of a task by its own function, so that the next call is not interrupted."""
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():

@@ -1,4 +1,4 @@
-"""Choose who processes records: threads, processes, or coroutines."""
+"""Choose the workers: threads, processes, or coroutines."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def crew_of(
     timeout_s: float | None,
     produces: bool = False,
 ) -> Callable[[WorkQueue], Workers]:
-    """Return how to make the workers for a function.
+    """Return a function that makes the workers of a queue.
 
     Args:
-        function: gets a record; with a batch size, a list of records.
+        function: called with a record; with a batch size, with a list of records.
         kind: where a plain function runs.
-        concurrency: None: 16, or one process for each processor.
-        batch_size: records for one call, at most; None: a record, and no list.
-        timeout_s: for one call; None: without a limit.
-        produces: whether it returns records to be written.
+        concurrency: the number of workers. `None` means 16, or one process for each processor.
+        batch_size: the maximum number of records for one call. `None` means one record, without a list.
+        timeout_s: the limit of one call. `None` means no limit.
+        produces: whether the function returns records to write.
 
     Raises:
-        ConfigError: the function cannot be called, or cannot run there.
+        ConfigError: the function cannot be called, or cannot run in workers of this kind.
     """
     check_function(function, what="the function", takes=1)
     check_does_work(function, may_be_async=True)
@@ -50,7 +50,7 @@ def crew_of(
     if kind is WorkerKind.PROCESSES:
         if is_async(function):
             raise ConfigError(
-                "an async function runs on an event loop of this process: leave out workers='processes'"
+                "an async function runs on an event loop of this process: omit workers='processes'"
             )
         processes = concurrency or usable_processors()
         sent = pickled(function)

@@ -1,4 +1,4 @@
-"""Run a function in separate processes, for work that keeps the processor busy."""
+"""Run a function in separate processes, for functions that compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_TIMEOUT_S: Final = 2.0
 
 
 class ProcessWorkers(Threads):
-    """Processes, each fed by a thread. One that dies fails the records it was at, and another takes its place."""
+    """Processes, each fed by a thread. If one dies, its current records fail, and another process takes its place."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ProcessWorkers(Threads):
         self._processes: dict[int, _Process] = {}
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until all have ended, once the queue is stopped; end those that have not."""
+        """Wait at most `timeout_s` until all workers have ended, once the queue is stopped; kill the others."""
         super().join(timeout_s)
         for process in self._processes.copy().values():
             process.kill()
@@ -78,15 +78,15 @@ class _Process:
     def __init__(self, function: bytes, in_batches: bool, produces: bool) -> None:
         self._arguments = function, in_batches, produces
         self._process: SpawnProcess | None = None
-        #: There will be no other one.
+        #: Whether it was killed for good: no process takes its place.
         self.is_killed = False
         self._pipe: Connection
 
     def start(self) -> None:
-        """Start it, and wait until it has loaded the function.
+        """Start the process, and wait until it has loaded the function.
 
         Raises:
-            WorkerDiedError: it ended before, or takes too long.
+            WorkerDiedError: the process ended before, or took too long.
         """
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -99,7 +99,7 @@ class _Process:
             )
             process.start()
             self._process = process
-        # Their death is to be the end of the pipe.
+        # So that the pipe ends when the process dies.
         theirs.close()
         try:
             if self._pipe.poll(START_TIMEOUT_S) and self._pipe.recv_bytes() == READY:
@@ -107,13 +107,13 @@ class _Process:
         except (EOFError, OSError):
             pass
         raise WorkerDiedError(
-            f"a worker process {self._ended()} before its first record. Is the function in a module that can be imported "
-            'there, and the script\'s own start under `if __name__ == "__main__":`? Its standard error says more',
+            f"a worker process {self._ended()} before its first record. Check that the function is in a module that the "
+            'process can import, that the script starts under `if __name__ == "__main__":`, and the standard error',
             exit_code=process.exitcode,
         )
 
     def call(self, records: Sequence[Record]) -> list[Result]:
-        """Return what came of records; if the process dies, they failed, and another one is started."""
+        """Return the results of records; if the process dies, they fail, and another process is started."""
         try:
             self._pipe.send_bytes(pickle.dumps(records))
             answered = self._pipe.recv_bytes()
@@ -135,7 +135,7 @@ class _Process:
         return [Result(record, *answer) for record, answer in zip(records, answers, strict=True)]
 
     def kill(self) -> None:
-        """End the process at once, and for good."""
+        """Kill the process for good."""
         self.is_killed = True
         if (process := self._process) is not None:
             process.kill()
@@ -165,13 +165,13 @@ def usable_processors() -> int:
 
 
 def pickled(function: Function) -> bytes:
-    """Return a function as it is sent to processes; raise `ConfigError` if it cannot be pickled."""
+    """Return the pickled function for processes; raise `ConfigError` if it cannot be pickled."""
     try:
-        found = pickle.dumps(function)
-        pickle.loads(found)
+        data = pickle.dumps(function)
+        pickle.loads(data)
     except Exception as error:
         raise ConfigError(
             f"the function cannot be sent to a worker process: {error}. Define it with `def` at the top level of a module, "
             "or use workers='threads'"
         ) from error
-    return found
+    return data

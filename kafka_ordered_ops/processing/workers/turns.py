@@ -1,4 +1,4 @@
-"""What one worker is at: its records, which of them it has begun, and what came of them."""
+"""A worker's turn: its records, those that it has started, and their results."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kafka_ordered_ops.core.processing.scheduling import Lane
 
 
 class Turn:
-    """Records that a worker took, worked through one batch after the other. Safe for threads.
+    """Records that a worker took, to process one batch after another. Safe for threads.
 
-    Somebody else may take out what is finished and what is not begun, so that nothing waits for a slow record; and may
-    fence the worker off, so that what it is at counts for nothing any more.
+    Another thread may take out the results and the records that are not started, so that nothing waits for a slow record.
+    It may also fence the worker, so that the results of its current call are ignored.
 
-    Deques are safe for threads by themselves. A lock and a clock for each record would cost more than all the rest, and only
-    time-outs need them.
+    Deques are thread-safe by themselves. A lock and a clock for each record would cost more than everything else, and only
+    timeouts need them.
 
     Args:
-        lane: where the records are from.
-        records: to be begun in this order.
-        batch_size: how many at once, at most.
-        is_timed: whether calls have a time-out. If not, a worker is fenced off only when processing is over.
+        lane: the lane of the records.
+        records: the records, in the order in which they are started.
+        batch_size: the maximum number of records for one call.
+        is_timed: whether calls have a timeout. If not, a worker is fenced only when processing is over.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Turn:
         self._lock = Lock()
 
     def batches(self) -> Iterator[list[Record]]:
-        """Yield the records to begin now, until none is left, or none may be begun; `note` what came of each batch."""
+        """Yield the records to start now, until none is left or may be started; pass the results of each batch to `note`."""
         lane, left, size = self.lane, self._left, self._batch_size
         try:
             while not self.is_fenced:
@@ -67,7 +67,7 @@ class Turn:
                     while len(batch) < size and left[0].offset < lane.below:
                         batch.append(left.popleft())
                 except IndexError:
-                    # None is left, or somebody took them out between two lines.
+                    # None is left, or another thread took them out between two lines.
                     pass
                 if not batch:
                     return
@@ -79,7 +79,7 @@ class Turn:
             self._batch = []
 
     def note(self, results: Sequence[Result]) -> None:
-        """Take note of what came of the last batch, unless the worker was fenced off."""
+        """Add the results of the last batch, unless the worker is fenced."""
         self._finished += len(results)
         if not self._is_timed:
             self._results.extend(results)
@@ -90,9 +90,9 @@ class Turn:
                 self._results.extend(results)
 
     def take_out(self) -> tuple[list[Result], list[Record]]:
-        """Return what came of records and those that were not begun: others go on with them."""
+        """Return the results, and the records that were not started: other workers continue with these."""
         with self._lock:
-            # The worker adds to the one meanwhile, and takes from the other.
+            # Meanwhile the worker adds to the results, and takes from the records.
             results = [self._results.popleft() for _ in range(len(self._results))]
             left: list[Record] = []
             with suppress(IndexError):
@@ -101,7 +101,7 @@ class Turn:
             return results, left
 
     def fence(self, began_before: float) -> list[Record]:
-        """Return the records being processed since before a time, if any; what comes of them counts for nothing."""
+        """Fence the worker if its call started before a time; return the records of the call, whose results are ignored."""
         with self._lock:
             if not self._batch or self.is_fenced or self._batch_began_at >= began_before:
                 return []
@@ -109,8 +109,14 @@ class Turn:
             return self._batch
 
     @property
+    def records(self) -> list[Record]:
+        """The records that are being processed or not started yet."""
+        with self._lock:
+            return [*self._batch, *self._left.copy()]
+
+    @property
     def seconds_each(self) -> float | None:
-        """How long each record took so far; None: none was finished."""
+        """The average duration of a record so far, in seconds; `None` before the first result."""
         if not self._finished:
             return None
         return (time.monotonic() - self.began_at) / self._finished

@@ -1,4 +1,4 @@
-"""What a worker process runs: the user's function, for the records that come through a pipe."""
+"""The main loop of a worker process: it runs the user's function for the records from a pipe."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ READY = b"ready"
 
 
 def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -> None:
-    """Process what comes until the pipe is closed, also by the other process's death."""
-    # Ctrl-C goes to every process of a terminal; the first one decides what ends.
+    """Process records until the pipe is closed, also by the death of the other process."""
+    # Ctrl-C reaches every process of a terminal; the parent process decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="ends-with-parent", daemon=True).start()
     call = call_of(pickle.loads(function), in_batches=in_batches, produces=produces)
@@ -30,7 +30,7 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
             records = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        answers = [(one.value, one.error) for one in call(records)]
+        answers = [(result.value, result.error) for result in call(records)]
         try:
             pipe.send_bytes(_pickled(answers))
         except BrokenPipeError:
@@ -38,7 +38,7 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
 
 
 def _end_with_parent() -> None:
-    """End with the other process, also in the middle of a call: its records are begun again by whoever processes them next."""
+    """End with the parent process, even in the middle of a call: another process starts its records again."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)
@@ -57,14 +57,14 @@ def _pickled(answers: list[tuple[Any, BaseException | None]]) -> bytes:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return the error, or one that says the same if it cannot be pickled; with its traceback as a note."""
+    """Return the error with its traceback as a note, or an error with the same text if it cannot be pickled."""
     text = "".join(traceback.format_exception(error))
     try:
-        found = pickle.loads(pickle.dumps(error))
-        if isinstance(found, BaseException):
+        restored = pickle.loads(pickle.dumps(error))
+        if isinstance(restored, BaseException):
             error.add_note(f"in a worker process:\n{text}")
             return error
-    except Exception:  # noqa: BLE001 - the user's class; the text is what is left of it
+    except Exception:  # noqa: BLE001 - the user's class; only its text can be sent
         pass
     return ProcessingError(
         f"the function raised {type(error).__name__} in a worker process:\n{text}"

@@ -1,4 +1,4 @@
-"""Run the user's function: what all workers share, and those that are threads."""
+"""Run the user's function: the common part of all workers, and workers that are threads."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from itertools import count
 from typing import Final
 
 from kafka_ordered_ops.core.errors import FunctionTimeoutError, HungFunctionsError
+from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 from kafka_ordered_ops.processing.workers.calls import Call, failed
 from kafka_ordered_ops.processing.workers.turns import Turn
 
-#: How often it is looked at what workers are at.
+#: The interval between two checks of the workers.
 LOOK_S: Final = 0.02
-#: Looking at each worker has its price: with more of them it is done less often.
+#: Each check has a cost for each worker: with more workers, checks are less frequent.
 _LOOK_S_EACH: Final = 1e-5
-#: Fewer than this many calls may always hang.
+#: This many calls may hang, with any concurrency.
 _HUNG_MIN: Final = 16
 
 
 class Workers(ABC):
-    """Those who process records.
+    """Workers that process records.
 
     Args:
         concurrency: how many records, or batches of them, are processed at the same time.
-        queue: where they come from.
-        batch_size: records for one call, at most.
-        timeout_s: how long a call may take; None: without a limit.
+        queue: the source of the records.
+        batch_size: the maximum number of records for one call.
+        timeout_s: how long a call may take. `None` means no limit.
     """
 
     def __init__(
@@ -40,41 +41,45 @@ class Workers(ABC):
     ) -> None:
         self._concurrency, self._queue = concurrency, queue
         self._batch_size, self._timeout_s = batch_size, timeout_s
-        #: What each worker is at, by its number. Each sets and removes its own; others look at a copy, for a tuple of the
-        #: items may be interrupted while it is made.
+        #: The turn of each worker, by its number. Each worker sets and removes its own. Other threads read a copy, because
+        #: iterating over the items may be interrupted.
         self._turns: dict[int, Turn] = {}
         self._numbers = count()
-        #: Workers that were fenced off, and whose call has not ended.
+        #: Fenced workers whose call has not ended.
         self._hung: set[int] = set()
         self._look_s = max(LOOK_S, concurrency * _LOOK_S_EACH)
         self._home = Home()
-        #: Called after each turn with its partition and the seconds that each record took.
+        #: Called after each turn with its partition and the average seconds for each record.
         self.on_turn: Callable[[TopicPartition, float], None] | None = None
 
     @abstractmethod
     def start(self) -> None:
-        """Begin."""
+        """Start the workers."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> bool:
-        """Wait until all have ended, once the queue is stopped; return whether they have.
+        """Wait at most `timeout_s` until all workers have ended, once the queue is stopped; return whether they have.
 
-        What comes of calls that have not ended counts for nothing.
+        The results of calls that have not ended are ignored.
         """
 
     @abstractmethod
     def _replace(self, worker: int) -> None:
-        """A worker's call takes too long: end it if that can be done; another one takes its place."""
+        """Replace a worker whose call takes too long; end the call if that is possible."""
+
+    def in_flight(self) -> list[Record]:
+        """Return the records that workers have taken; for any thread."""
+        return [record for turn in self._turns.copy().values() for record in turn.records]
 
     def _guarded(self, run: Callable[..., None], *args: int) -> None:
-        """Run a thread; what ends it early ends processing, which would wait for it without end."""
+        """Run a thread; an error in it ends processing, which would otherwise wait for it for ever."""
         try:
             run(*args)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that takes the results
             self._queue.stop(error)
 
     def _look(self) -> None:
-        """Let nothing wait for a slow record, and no record take longer than it may."""
+        """Enforce timeouts, and give records and results that wait behind a slow record back to the queue."""
         now = time.monotonic()
         for worker, turn in self._turns.copy().items():
             if self._timeout_s is not None:
@@ -86,7 +91,7 @@ class Workers(ABC):
         self._queue.look()
 
     def _fence(self, worker: int, turn: Turn, began_before: float) -> None:
-        # Before: its call may end at the same moment, and the worker then takes itself out.
+        # Before the fence: the call may end at the same moment, and the worker then removes itself from the set.
         self._hung.add(worker)
         if not (records := turn.fence(began_before)):
             self._hung.discard(worker)
@@ -105,25 +110,25 @@ class Workers(ABC):
             hung = len(self._hung)
             self._queue.stop(
                 HungFunctionsError(
-                    f"{hung} calls of the function passed their time-out of {self._timeout_s:g} s and still run, and at "
-                    f"most {most} may: a thread cannot be ended from outside. Set a time-out for whatever the function waits "
-                    "for, or use workers='processes'",
+                    f"{hung} calls of the function exceeded their timeout of {self._timeout_s:g} s and still run; the "
+                    f"limit is {most}, because a thread cannot be ended from outside. Set timeouts inside the function, "
+                    "or use workers='processes'",
                     hung=hung,
                 )
             )
 
     def _take(self, worker: int, *, wait: bool = True) -> Turn | None:
         if not self._home.is_here:
-            # Forked by an async function, of which each `await` lets this event loop go on.
+            # Forked by an async function: each `await` in it resumes this event loop.
             os._exit(1)
-        if (taken := self._queue.take(wait=wait)) is None:
+        if (batch := self._queue.take(wait=wait)) is None:
             return None
         is_timed = self._timeout_s is not None
-        turn = self._turns[worker] = Turn(*taken, self._batch_size, is_timed=is_timed)
+        turn = self._turns[worker] = Turn(*batch, self._batch_size, is_timed=is_timed)
         return turn
 
     def _finish(self, worker: int, turn: Turn) -> bool:
-        """Give back what a worker has taken; return whether it may take more."""
+        """Return a worker's results and remaining records to the queue; return whether the worker may take more."""
         if turn.is_fenced:
             self._hung.discard(worker)
             return False
@@ -135,13 +140,13 @@ class Workers(ABC):
         return True
 
     def _abandon(self) -> None:
-        """Nothing counts any more that comes of calls that have not ended."""
+        """Fence all workers: the results of calls that have not ended are ignored."""
         for turn in self._turns.copy().values():
             turn.fence(float("inf"))
 
 
 class Threads(Workers):
-    """Workers that are threads, or are fed by one each."""
+    """Workers that are threads, or that are each fed by a thread."""
 
     def __init__(
         self, concurrency: int, queue: WorkQueue, *, batch_size: int, timeout_s: float | None
@@ -151,7 +156,7 @@ class Threads(Workers):
         self._is_joined = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for _ in range(self._concurrency):
             self._start_one()
         threading.Thread(
@@ -159,7 +164,7 @@ class Threads(Workers):
         ).start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until all have ended, once the queue is stopped; return whether they have."""
+        """Wait at most `timeout_s` until all workers have ended, once the queue is stopped; return whether they have."""
         ends_at = time.monotonic() + timeout_s
         for worker, thread in self._threads.copy().items():
             while thread.is_alive() and worker not in self._hung:
@@ -187,7 +192,7 @@ class Threads(Workers):
 
     @abstractmethod
     def _run(self, worker: int) -> None:
-        """Be a worker: `_work`, with a way to call the function."""
+        """Run one worker: call `_work` with a way to call the function."""
 
     def _work(self, worker: int, call: Call) -> None:
         queue = self._queue

@@ -1,1 +1,1 @@
-"""The thread that does everything with Kafka for a server of the relay."""
+"""The thread of a relay server that does all work with Kafka."""

@@ -1,8 +1,8 @@
-"""Dead letters of records with no attempt left: they are done when their dead letters are stored.
+"""Write dead letters for records with no attempt left: a record is done once its dead letter is stored.
 
-A dead letter that the topic refuses for good, because it is too large for example, must not be tried for ever while nobody
-sees it. The record is handed out again instead, as without a dead-letter topic, and its dead letter is tried after each
-further lease. The status and the metrics count such records.
+If the topic refuses a dead letter permanently, for example because it is too large, retrying it silently forever would
+hide it. Instead the record is handed out again, as without a dead-letter topic, and its dead letter is retried after
+each further lease. The status and the metrics count such records.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kafka_ordered_ops.relay.leases.handout import Handout
 from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.log import LogWriter
 
-#: Between two attempts while the brokers are away.
+#: The interval between two attempts while the brokers are unavailable.
 _AGAIN_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class Burying:
-    """Writes dead letters of a server.
+    """Write dead letters of a server.
 
     Args:
-        server: which hands out the records.
+        server: the server that hands out the records.
         topic: the dead-letter topic.
         stack: closes the client.
     """
@@ -48,8 +48,13 @@ class Burying:
             batch_records=1,
         )
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether dead letters are not reported yet."""
+        return self._letters.waiting > 0
+
     def turn(self) -> None:
-        """Take note of what is stored."""
+        """Process reports on stored dead letters."""
         self._letters.turn()
 
     def bury(self, partition: Partition, handout: Handout) -> None:
@@ -62,12 +67,12 @@ class Burying:
 
     def _write(self, partition: Partition, handout: Handout, offset: int) -> None:
         attempts = handout.serving.attempts(offset)
-        found = handout.records(OffsetSet.of((offset, offset + 1)), attempts)
-        if not found:
+        records = handout.records(OffsetSet.of((offset, offset + 1)), attempts)
+        if not records:
             return
         handout.burying.add(offset)
         error = RelayError(f"it was handed out {attempts} times, and never acknowledged in time")
-        record = dead_letter(self._topic, Result(found[0], error=error))
+        record = dead_letter(self._topic, Result(records[0], error=error))
         self._letters.send(record, self._report(partition, handout, offset))
 
     def _report(
@@ -100,7 +105,7 @@ class Burying:
 
 
 def refusal(handout: Handout, offset: int, error: KafkaOrderedOpsError) -> str:
-    """Return what keeps a record from being buried, and what to do."""
+    """Return a text on why a dead letter is refused, and what happens to the record."""
     return (
         f"{handout.tp}@{offset} of group {handout.group} has no attempt left, and its dead letter is refused: {error}. "
         "Until then, the record is handed out again"

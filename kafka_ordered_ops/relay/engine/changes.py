@@ -1,4 +1,4 @@
-"""What clients do with their leases, and windows that they open: written to the log, and answered when it is stored."""
+"""Calls of clients that change leases or open windows: written to the log, and answered once that is stored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from kafka_ordered_ops.core.errors import (
@@ -34,17 +35,17 @@ from kafka_ordered_ops.relay.log import acknowledged
 from kafka_ordered_ops.relay.ports import Reader
 from kafka_ordered_ops.relay.tokens import Lease
 
-#: A lease, and those of its offsets that a call is about.
+#: A lease, and the offsets of it that a call changes.
 Chosen = tuple[Lease, OffsetSet]
 
 
 class _Writing:
-    """Records of one call that are being written.
+    """The records of one call while they are written.
 
     Args:
-        server: which writes them.
-        future: of the call.
-        stored: called when all are; the call fails with what it raises. None: the call is answered.
+        server: the server that writes them.
+        future: the future of the call.
+        stored: called when all are stored; if it raises, the call fails. None answers the call.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class _Writing:
         self._server.log.append(tp, record, self._report)
 
     def end(self) -> None:
-        """Nothing more is written: answer after the last report."""
+        """End writing: answer after the last report."""
         self._report(None)
 
     def _report(self, error: KafkaOrderedOpsError | None) -> None:
@@ -80,7 +81,7 @@ class _Writing:
                 self._server.answers.fail(self._future, error)
             return
         failure = RelayUnavailableError(
-            f"the relay's log did not take it in time, and may have stored it ({self._error}). The same call can be "
+            f"the relay's log did not confirm the change in time, but may have stored it ({self._error}). The same call can be "
             "repeated"
         )
         failure.__cause__ = self._error
@@ -96,12 +97,12 @@ class _Opening:
     future: asyncio.Future[Any]
     #: A `time.monotonic` moment.
     deadline: float
-    #: The name of the access token; None: opened without one.
+    #: The name of the access token; None without a token.
     begun_by: str | None
 
     @cached_property
     def records(self) -> dict[TopicPartition, Opened]:
-        """What is written, by partition."""
+        """The records to write, by partition."""
         return {
             tp: Opened(self.group, offsets.first if offsets else 0, offsets, self.begun_by)
             for tp, offsets in self.offsets.items()
@@ -109,16 +110,16 @@ class _Opening:
 
 
 class Changes:
-    """Writes the calls of clients to the log."""
+    """Write the calls of clients to the log."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        #: With the partitions whose records are stored, and not all read back.
+        #: Calls with the partitions whose records are stored, but not all read back.
         self._openings: list[tuple[_Opening, set[TopicPartition]]] = []
         self._limits = WindowLimits(server)
 
     def acknowledge(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> None:
-        """Note that records are done."""
+        """Acknowledge records."""
         if not self._are_served(chosen, future):
             return
         together: dict[tuple[TopicPartition, str], OffsetSet] = {}
@@ -141,7 +142,7 @@ class Changes:
         writing.end()
 
     def extend(self, leases: Sequence[Lease], lease_ms: int, future: asyncio.Future[Any]) -> None:
-        """Let leases end later."""
+        """Extend leases."""
         if not self._are_served([(lease, lease.offsets) for lease in leases], future):
             return
         ends = [(lease, self._until_ms(lease)) for lease in leases]
@@ -158,8 +159,8 @@ class Changes:
 
         check()
         until_ms = now_ms() + lease_ms
-        # Again when it is stored: what is in the log before the lease ends is read by the owner before any lease that it
-        # can write after. Stored later, another lease may be before it, and it promises nothing.
+        # Checked again when it is stored: if the extension is in the log before the lease ends, the owner reads it before
+        # it can write another lease. If it is stored later, another lease may come first, and it has no effect.
         writing = _Writing(self._server, future, stored)
         for lease in leases:
             writing.write(lease.tp, Extended(lease.group, lease.lease_id, until_ms, lease.offsets))
@@ -168,34 +169,36 @@ class Changes:
     def open_window(
         self, plan: WindowPlan, group: str, reader: Reader | None, future: asyncio.Future[Any]
     ) -> None:
-        """Begin a group with the offsets of a plan, in every partition of its topics; for a reader within its limits."""
+        """Open a group with the offsets of a plan, in every partition of its topics; `reader` is held to its limits."""
         server = self._server
         if not server.is_replayed:
             self._fail(future, server.not_ready())
             return
         taken = {part.tp: part.taken for part in plan}
         topics = {tp.topic for tp in taken}
-        wanted = {tp: taken.get(tp, EMPTY_SET) for tp in server.partitions if tp.topic in topics}
-        if missing := sorted(set(taken) - set(wanted)):
+        offsets = {tp: taken.get(tp, EMPTY_SET) for tp in server.partitions if tp.topic in topics}
+        if missing := sorted(set(taken) - set(offsets)):
             self._look_for(missing[0], future)
             return
         for part in plan:
-            if (found := server.partitions[part.tp].topic_id) != part.topic_id:
-                self._fail(future, _planned_before(part.tp, part.topic_id, found))
+            if (topic_id := server.partitions[part.tp].topic_id) != part.topic_id:
+                self._fail(future, _planned_before(part.tp, part.topic_id, topic_id))
                 return
         deadline = time.monotonic() + server.options.timeout_s
-        opening = _Opening(group, wanted, future, deadline, None if reader is None else reader.name)
+        opening = _Opening(
+            group, offsets, future, deadline, None if reader is None else reader.name
+        )
         for record in opening.records.values():
-            encode(record)  # One that is too large raises before anything is written.
+            encode(record)  # A record that is too large raises here, before anything is written.
         if reader is not None and self._unopened(opening):
             self._limits.add(group, reader)
         self._go_on(opening)
 
     def _look_for(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
-        """Fail a call about a partition that this server does not know: it was just added, or there is none."""
+        """Fail a call about a partition that this server does not know: it is new, or does not exist."""
         requests, topics = self._server.requests, self._server.options.topics
 
-        def found(topics: Topics) -> None:
+        def answered(topics: Topics) -> None:
             facts = topics.data[tp.topic]
             if tp.partition in facts.partitions:
                 self._fail(future, NotReadyError(f"this server does not know {tp} yet. Call again"))
@@ -208,11 +211,15 @@ class Changes:
             )
 
         requests.ask(
-            lambda: requests.topics(topics), found, lambda error: self._fail(future, error)
+            lambda: requests.topics(topics), answered, lambda error: self._fail(future, error)
         )
 
+    def due_at(self) -> float:
+        """Return the `time.monotonic` time when `look` is due if nothing is read back before."""
+        return min((opening.deadline for opening, _ in self._openings), default=inf)
+
     def look(self) -> None:
-        """Go on with windows whose records are read back."""
+        """Continue with windows whose records are read back."""
         if not self._openings:
             return
         waiting, self._openings = self._openings, []
@@ -229,10 +236,10 @@ class Changes:
                 self._fail(opening.future, error)
 
     def _go_on(self, opening: _Opening) -> None:
-        """Write what is missing, or answer.
+        """Write the missing records, or answer.
 
-        Others may open a group of this name at the same time. In a log the first one counts, and the first partition's
-        log decides for all partitions: only who is first there writes to the others.
+        Other clients may open a group of this name at the same time. In each log the first record counts, and the log of
+        the first partition decides for all partitions: only the winner there writes to the others.
         """
         if not (unopened := self._unopened(opening)):
             self._server.answers.give(opening.future, opening.group)
@@ -247,10 +254,10 @@ class Changes:
         writing.end()
 
     def _unopened(self, opening: _Opening) -> set[TopicPartition]:
-        """Return the window's partitions in which the group is not open, as far as the log is read.
+        """Return the window's partitions in which the group is not open, as far as the log has been read.
 
         Raises:
-            ConfigError: it is open with other offsets.
+            ConfigError: the group is open with other offsets.
         """
         unopened = set()
         for tp, offsets in opening.offsets.items():
@@ -262,16 +269,16 @@ class Changes:
         return unopened
 
     def _until_ms(self, lease: Lease) -> int:
-        """Return when a lease is known to end; its record may not have been read yet, or be forgotten."""
+        """Return the known end of a lease; its record may not have been read yet, or may be forgotten."""
         progress = self._server.partitions[lease.tp].state.groups.get(lease.group)
-        found = None if progress is None else progress.until_ms(lease.lease_id)
-        return max(found or 0, lease.until_ms)
+        until_ms = None if progress is None else progress.until_ms(lease.lease_id)
+        return max(until_ms or 0, lease.until_ms)
 
     def _are_served(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> bool:
         for lease, _ in chosen:
             if lease.tp not in self._server.partitions:
                 if lease.tp.topic in self._server.options.topics:
-                    # Added since this server looked, and read at one that has looked.
+                    # A new partition, whose records were read at a server that knows it already.
                     self._fail(
                         future,
                         NotReadyError(f"this server does not know {lease.tp} yet. Call again"),
@@ -305,13 +312,13 @@ def _of_another_topic(lease: Lease) -> LeaseError:
     )
 
 
-def _planned_before(tp: TopicPartition, expected: str, found: str) -> TopicRecreatedError:
+def _planned_before(tp: TopicPartition, expected: str, actual: str) -> TopicRecreatedError:
     return TopicRecreatedError(
-        f"the window was planned with {tp} of the topic with the id {expected}, and the topic has the id {found}: it was "
+        f"the window was planned with {tp} of the topic with the id {expected}, and the topic has the id {actual}: it was "
         "recreated, or is on another cluster. Plan the window again",
         topic=tp.topic,
         expected_id=expected,
-        found_id=found,
+        found_id=actual,
     )
 
 

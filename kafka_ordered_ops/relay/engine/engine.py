@@ -1,7 +1,7 @@
-"""The loop of a server: everything it knows belongs to this one thread, which never waits for the cluster.
+"""The loop of a server: one thread owns the server's whole state, and never waits for the cluster.
 
-Threads read the log and the topics, and make requests; what comes of it is posted here. A call of a client becomes a
-job as well, and is answered when the log has it.
+Other threads read the log and the topics, and make requests; they post their results here. A client's call is posted as
+a job too, and is answered once the log has stored it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, Final
 
+from kafka_ordered_ops.core.cluster.membership import MembershipChange
 from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
     NotReadyError,
     RelayUnavailableError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.membership import MembershipChange
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import MembershipDoor, open_member
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -40,14 +40,16 @@ from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.ports import PartitionStatus
 from kafka_ordered_ops.relay.tokens import TokenSigner
 
-#: While records are being written: a report wakes nobody.
+#: The wait while records are being written: reports do not wake the loop.
 _BUSY_WAIT_S: Final = 0.002
-_IDLE_WAIT_S: Final = 0.02
-#: Jobs done before the other work gets its turn.
-_JOBS_MAX: Final = 1_000
+#: How long jobs run before other work gets its turn.
+_JOBS_S: Final = 0.005
 _GROUP_EVERY_S: Final = 0.05
+#: The interval between two looks at time-driven work, while there are jobs.
 _LOOK_EVERY_S: Final = 0.02
-#: Closing waits so long for the loop to end.
+#: The longest interval without jobs. Work with a known time is done at that time, but the clock may have been changed.
+_QUIET_LOOK_S: Final = 1.0
+#: How long closing waits for the loop to end.
 _CLOSE_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -60,8 +62,8 @@ class Engine:
 
     Args:
         settings: how to reach the cluster.
-        options: what is served, and how.
-        server_id: unique, also among the servers that were.
+        options: what to serve, and how.
+        server_id: a unique id, never used by an earlier server.
     """
 
     server: Server
@@ -73,13 +75,13 @@ class Engine:
         self._server_id = server_id
         self._inbox: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._is_stopped = False
-        #: For tests: it ends like a killed process, which leaves no group.
+        #: For tests: end like a killed process, which does not leave its group.
         self.is_killed = False
         self._failure: BaseException | None = None
-        #: Done when it takes part in its group, or failed with what keeps it from that. Nobody can cancel it.
+        #: Done when the server has joined its group, or failed with the reason why it cannot. It cannot be cancelled.
         self.begun: Future[None] = Future()
         self.begun.set_running_or_notify_cancel()
-        #: Calls that are not answered; of the event loops' threads.
+        #: Unanswered calls; used by the event loops' threads.
         self._calls: set[asyncio.Future[Any]] = set()
         self._is_over = False
         self._guard = threading.Lock()
@@ -88,28 +90,31 @@ class Engine:
         self._replay: Replay
         self._upkeep: Upkeep | None = None
         self._claims: Claims
-        self._group_at = self._look_at = 0.0
+        self._group_at = self._looked_at = 0.0
+        #: Whether something has happened since the last look.
+        self._is_stale = True
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Begin; see `begun`."""
+        """Start the loop; see `begun`."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; what is not answered fails. May be called twice."""
+        """End the loop; unanswered calls fail. May be called twice."""
         self._is_stopped = True
-        # Before it has begun, it has no group to leave, and may wait for brokers that are away.
+        self.post(_nothing)  # The loop may be waiting for a job.
+        # Before it has begun, it has no group to leave, and may be waiting for unavailable brokers.
         if self._thread.is_alive() and self.begun.done():
             self._thread.join(_CLOSE_S)
 
     # --- for other threads ---------------------------------------------------------------------------
 
     def post(self, job: Job) -> None:
-        """Do a job in the loop's thread."""
+        """Run a job in the loop's thread."""
         self._inbox.put(job)
 
     def call(self, future: asyncio.Future[Any], job: Job) -> None:
-        """Do a job that answers a call; when the server ends before, the call fails. Raises `RelayUnavailableError`."""
+        """Run a job that answers a call; if the server ends first, the call fails. Raise `RelayUnavailableError`."""
         with self._guard:
             if self._is_over:
                 raise self._ended()
@@ -134,15 +139,16 @@ class Engine:
         if not self._is_signing:
             return False
         partitions = list(self.server.partitions.values())
-        return any(one.is_known for one in partitions) and all(
-            one.is_known for one in partitions if one.is_assigned
+        return any(partition.is_known for partition in partitions) and all(
+            partition.is_known for partition in partitions if partition.is_assigned
         )
 
     @property
     def is_serving(self) -> bool:
-        """Whether reads are served: a partition is as soon as its own log has been read."""
+        """Whether reads are served: a partition is served as soon as its own log has been read."""
         return self.is_ready or (
-            self._is_signing and any(one.is_mine for one in list(self.server.partitions.values()))
+            self._is_signing
+            and any(partition.is_mine for partition in list(self.server.partitions.values()))
         )
 
     @property
@@ -151,21 +157,21 @@ class Engine:
 
     @property
     def ended_by(self) -> BaseException | None:
-        """What ended the loop; None: nothing has, or `close`."""
+        """The error that ended the loop; None while it runs, or after `close`."""
         return self._failure
 
     @property
     def signer(self) -> TokenSigner | None:
-        """What signs tokens; None until the secret was read."""
+        """The signer of tokens; None until the secret has been read."""
         return self.server.leasing.signer if hasattr(self, "server") else None
 
     def not_ready(self) -> NotReadyError:
-        """Return the error of a call that comes before reads are served."""
+        """Return the error of a call before reads are served."""
         return self.server.not_ready() if hasattr(self, "server") else NotReadyError(STARTING)
 
     @property
     def status(self) -> list[PartitionStatus]:
-        """What is known of the partitions."""
+        """The status of the partitions."""
         return [] if self._upkeep is None else self._upkeep.status
 
     # --- the loop ------------------------------------------------------------------------------------
@@ -192,7 +198,10 @@ class Engine:
         topics = self._requests.topics(options.topics)
         if (letters := options.dead_letter_topic) is not None:
             check_dead_letter_topic(
-                self._settings, letters, options.topics, timeout_s=options.timeout_s
+                self._settings,
+                letters,
+                options.topics.__contains__,
+                timeout_s=options.timeout_s,
             )
         log = LogWriter(self._settings, stack, timeout_s=options.timeout_s)
         self.server = Server(
@@ -241,16 +250,17 @@ class Engine:
 
     def _turn(self) -> None:
         server = self.server
-        self._do_jobs(_BUSY_WAIT_S if server.log.waiting else _IDLE_WAIT_S)
+        wait_s = _BUSY_WAIT_S if server.log.waiting else self._quiet_s()
+        self._is_stale |= self._do_jobs(wait_s) or server.log.waiting > 0
         server.log.turn()
         now = time.monotonic()
         if now >= self._group_at:
             self._group_at = now + _GROUP_EVERY_S
             self._follow_group()
-        # Before the look: a read without a wait is served once before its time is over.
+        # Before the look, so that a read without a wait is served once before it times out.
         self.groups.serve()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY_S
+        if now >= self._look_at():
+            self._looked_at, self._is_stale = now, False
             self.groups.look()
             self.changes.look()
             if self._upkeep is not None:
@@ -258,20 +268,38 @@ class Engine:
         self.groups.serve()
         server.answers.flush()
 
-    def _do_jobs(self, wait_s: float) -> None:
+    def _quiet_s(self) -> float:
+        """Return the time until something is due, without new jobs."""
+        return max(min(self._group_at, self._look_at()) - time.monotonic(), 0.0)
+
+    def _look_at(self) -> float:
+        """Return when to look: soon after anything has happened, otherwise when something is due."""
+        soon = self._looked_at + _LOOK_EVERY_S
+        if self._is_stale or self._upkeep is None:
+            return soon
+        due_at = min(self.groups.due_at(), self.changes.due_at(), self._upkeep.due_at)
+        return max(soon, min(due_at, self._looked_at + _QUIET_LOOK_S))
+
+    def _do_jobs(self, wait_s: float) -> bool:
+        """Wait for jobs and run them; return whether there were any."""
         try:
             job = self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
-            for _ in range(_JOBS_MAX):
-                job()
-                job = self._inbox.get_nowait()
         except queue.Empty:
-            return
-        job()
+            return False
+        ends_at = time.monotonic() + _JOBS_S
+        while True:
+            job()
+            if time.monotonic() >= ends_at:
+                return True
+            try:
+                job = self._inbox.get_nowait()
+            except queue.Empty:
+                return True
 
     # --- partitions ----------------------------------------------------------------------------------
 
     def _know(self, topics: Topics) -> None:
-        """Begin to read the log of partitions that are new; take note of topics that were recreated."""
+        """Start to read the logs of new partitions; process recreated topics."""
         known, new = self.server.partitions, []
         for name, facts in topics.data.items():
             logged = topics.log.get(PREFIX + name)
@@ -293,10 +321,11 @@ class Engine:
         try:
             change = self._member.poll()
         except UnknownTopicError as error:
-            # The others are served as before; reads report it.
+            # The other topics are still served; reads report the error.
             _log.warning("the relay's group: %s", error)
             return
         if change is not None:
+            self._is_stale = True
             self._change(change)
         for partition in self.server.partitions.values():
             if not partition.is_assigned and partition.tp in self._member.assignment:
@@ -312,7 +341,7 @@ class Engine:
                 partition.gain()
 
     def _revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Hand out nothing more, at once; acknowledgements are taken as before."""
+        """Stop handing out records at once; acknowledgements are still accepted."""
         for tp in partitions:
             self._give_up(tp)
 
@@ -320,3 +349,7 @@ class Engine:
         if (partition := self.server.partitions.get(tp)) is not None:
             partition.lose()
             self.server.stop_serving(partition)
+
+
+def _nothing() -> None:
+    """Do nothing: this job wakes the loop."""

@@ -1,4 +1,4 @@
-"""The client groups that read at this server: where they begin, what is read for them, and their waiting reads."""
+"""The client groups that read at this server: their start offsets, the records read for them, and their waiting reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Final
 
+from kafka_ordered_ops.core.cluster.reading import unreadable_in
 from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
     NotReadyError,
@@ -16,7 +17,6 @@ from kafka_ordered_ops.core.errors import (
     RelayUnavailableError,
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.reading import unreadable_in
 from kafka_ordered_ops.core.relay.log_records import Opened
 from kafka_ordered_ops.core.relay.serving import Serving
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition
@@ -30,40 +30,40 @@ from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.leases.reads import Read, not_stored
 from kafka_ordered_ops.relay.log import acknowledged
 
-#: Gaps are acknowledged, and dead letters looked for, this often.
+#: How often gaps are acknowledged and dead letters are written.
 _TEND_EVERY_S: Final = 0.2
-#: A group without a read for so long is read no more; its next read begins again where it was.
+#: After this time without a read, no records are read for a group; its next read resumes where it was.
 _IDLE_S: Final = 300.0
-#: Between two attempts to read what cannot be read.
+#: The interval between two attempts to read a partition that cannot be read.
 _AGAIN_S: Final = 10.0
-#: A window that has begun in some of the partitions of a topic is being opened, for so long.
+#: How long a window that has begun in only some partitions of a topic counts as being opened.
 COMPLETE_AFTER_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
 
 class Groups:
-    """Hands out records to the groups that ask for them."""
+    """Hand out records to the groups that read them."""
 
     def __init__(self, server: Server, stack: ExitStack) -> None:
         self._server = server
         self._feeds: dict[str, Feed] = {}
-        #: Of `time.monotonic`.
+        #: Times of `time.monotonic`.
         self._read_at: dict[str, float] = {}
         self._recheck_at: dict[str, float] = {}
-        #: Windows that have not begun in a partition, and since when that is known.
+        #: Windows that have not begun in a partition, and since when this is known.
         self._incomplete: dict[tuple[str, TopicPartition], float] = {}
-        #: What keeps groups from beginning in a partition: tried again while somebody reads.
+        #: Errors that delay the beginning of groups in a partition: retried while a client reads.
         self._delays: dict[tuple[str, TopicPartition], KafkaOrderedOpsError] = {}
         self._tend_at = 0.0
-        #: Those that existed when this server began: later ones are read whole.
+        #: The partitions that existed when this server started: later ones are read from their start.
         self.at_start: frozenset[TopicPartition] = frozenset()
         topic = server.options.dead_letter_topic
         self._burying = None if topic is None else Burying(server, topic, stack)
         self._limits = GroupLimits(server, _IDLE_S)
 
     def close(self) -> None:
-        """Read for nobody any more."""
+        """Stop reading for all groups."""
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
@@ -71,14 +71,14 @@ class Groups:
     # --- reads ---------------------------------------------------------------------------------------
 
     def read(self, read: Read) -> None:
-        """Let a read wait for records of its group; raise `RelayLimitError` where that is one group too many."""
+        """Let a read wait for records of its group; raise `RelayLimitError` if that is one group too many."""
         server = self._server
         if server.leasing.signer is None:
             server.answers.fail(
                 read.future, NotReadyError("this server has just started. Call again")
             )
             return
-        # Nothing is read for a window that is done.
+        # No records are read for a window that is done.
         if read.group not in self._feeds and not self.is_done(read.group):
             self._limits.check(read.group, read.reader, self._feeds)
         self._read_at[read.group] = time.monotonic()
@@ -87,7 +87,7 @@ class Groups:
         self._begin(read.group, read.topics)
 
     def serve(self) -> None:
-        """Answer the reads for which there are records, and those of windows that are done."""
+        """Answer the reads that have records, and those of windows that are done."""
         server = self._server
         if not server.dirty:
             return
@@ -111,7 +111,7 @@ class Groups:
                 self._recheck_at[group] = change_ms
 
     def look(self) -> None:
-        """Do what time asks for: reads that have waited long enough, leases that ended, what cannot be read now."""
+        """Do time-driven work: answer reads that have waited long enough, process ended leases, retry failed reading."""
         server = self._server
         for read in server.waiting.overdue(self._is_known):
             self._answer_empty(read, is_done=self.is_done(read.group))
@@ -130,41 +130,56 @@ class Groups:
             self._tend_at = time.monotonic() + _TEND_EVERY_S
             self._tend()
 
+    def due_at(self) -> float:
+        """Return the `time.monotonic` time when `look` is due if nothing happens before."""
+        server, now = self._server, time.monotonic()
+        times = [server.waiting.due_at()]
+        if server.leasing.limited or (self._burying is not None and self._burying.is_writing):
+            times.append(now)
+        if self._feeds:
+            times.append(self._tend_at)
+        ends_ms = [self._recheck_at.get(group) for group in server.waiting.groups()]
+        if (
+            first_ms := min((end_ms for end_ms in ends_ms if end_ms is not None), default=None)
+        ) is not None:
+            times.append(now + (first_ms - now_ms()) / 1_000)
+        return min(times)
+
     def is_done(self, group: str) -> bool:
         """Return whether every offset of a window is acknowledged; False for a group without an end."""
         partitions = self._server.partitions.values()
-        mine = [one for one in partitions if _is_window(one, group)]
-        if not mine:
+        own = [partition for partition in partitions if _is_window(partition, group)]
+        if not own:
             return False
-        topics = {one.tp.topic for one in mine}
-        # A window is opened in all partitions of its topics, also in those where it has nothing.
-        if len(mine) < sum(one.tp.topic in topics for one in partitions):
+        topics = {partition.tp.topic for partition in own}
+        # A window is opened in all partitions of its topics, even where it has no records.
+        if len(own) < sum(partition.tp.topic in topics for partition in partitions):
             return False
-        return all(one.state.groups[group].is_done for one in mine)
+        return all(partition.state.groups[group].is_done for partition in own)
 
     def _is_known(self, read: Read) -> bool:
-        """Return whether nothing is there for a read: what was not looked at may be full of records."""
+        """Return whether an empty answer to a read is reliable: a partition not read yet may be full of records."""
         return read.is_limited or self._unknown(read) is None
 
     def _unknown(self, read: Read) -> TopicPartition | None:
-        """Return a partition of this server of which it is not known what there is for a read."""
+        """Return a partition of this server whose records for a read are not known yet."""
         group = read.group
-        for one in self._server.partitions.values():
-            if not one.is_mine or not read.wants(one.tp.topic):
+        for partition in self._server.partitions.values():
+            if not partition.is_mine or not read.wants(partition.tp.topic):
                 continue
-            handout = one.handouts.get(group)
+            handout = partition.handouts.get(group)
             if handout is not None:
                 is_known = handout.is_known
             else:
-                progress = one.state.groups.get(group)
-                # A window that has not begun here has nothing here, or is being opened.
+                progress = partition.state.groups.get(group)
+                # A window that has not begun here has no records here, or is being opened.
                 is_known = (
                     self._has_window(group)
                     if progress is None or not progress.is_opened
                     else progress.is_done
                 )
             if not is_known:
-                return one.tp
+                return partition.tp
         return None
 
     def _answer_empty(self, read: Read, *, is_done: bool) -> None:
@@ -176,12 +191,12 @@ class Groups:
             self._server.answers.fail(read.future, problem)
 
     def _problem(self, read: Read) -> KafkaOrderedOpsError | None:
-        """Return what keeps this server from handing out records of a partition that it has."""
-        for one in self._server.partitions.values():
-            if one.is_assigned and read.wants(one.tp.topic):
-                if one.problem is not None:
-                    return one.problem
-                handout = one.handouts.get(read.group)
+        """Return the error that keeps this server from handing out records of one of its partitions."""
+        for partition in self._server.partitions.values():
+            if partition.is_assigned and read.wants(partition.tp.topic):
+                if partition.problem is not None:
+                    return partition.problem
+                handout = partition.handouts.get(read.group)
                 if handout is not None and handout.problem is not None:
                     return handout.problem
         if read.is_limited and read.reader is not None:
@@ -195,26 +210,26 @@ class Groups:
             delay = self._delays.get((read.group, tp))
             why = "the group has just begun, or the brokers are away" if delay is None else delay
             return RelayUnavailableError(
-                f"{tp} was not looked at in time for group {read.group}: {why}. Read again"
+                f"{tp} was not checked in time for group {read.group}: {why}. Read again"
             )
         return None
 
     # --- beginnings ----------------------------------------------------------------------------------
 
     def opened(self, partition: Partition, group: str) -> None:
-        """A group's beginning in a partition was read in the log."""
+        """Process a group's beginning in a partition, once it was read from the log."""
         partition.opening.discard(group)
         if group in self._feeds:
             self._ensure(partition, group)
 
     def _begin(self, group: str, topics: frozenset[str] | None) -> None:
-        """Begin to read for a group, in the wanted topics alone: its reader may have no rights to others."""
+        """Start to read for a group, in the requested topics only: its reader may have no rights to others."""
         for partition in self._server.partitions.values():
             if topics is None or partition.tp.topic in topics:
                 self._ensure(partition, group)
 
     def _ensure(self, partition: Partition, group: str) -> None:
-        """Read a partition for a group that asks for it, from where it is; or find out where it begins."""
+        """Read a partition for a group from its progress, or look up where the group begins."""
         if not partition.is_mine or group in partition.handouts or group in partition.opening:
             return
         server = self._server
@@ -275,7 +290,7 @@ class Groups:
         if not partition.is_mine:
             partition.opening.discard(group)
             return
-        # Before the beginning: once that is read, this is as well.
+        # Before the beginning: once that is read back, these are too.
         for done in acknowledged(group, start.done):
             self._server.log.append(partition.tp, done, lambda _: None)
         self._write_opened(
@@ -291,24 +306,24 @@ class Groups:
         self._server.log.append(partition.tp, record, report)
 
     def _complete(self, partition: Partition, group: str) -> None:
-        """Open a window in a partition that was added after it, where it has nothing."""
+        """Open a window in a partition that was added later, where it has no records."""
         now = time.monotonic()
         since = self._incomplete.setdefault((group, partition.tp), now)
-        # Until then, it may still be being opened.
+        # Until then, another call may still be opening it.
         if now - since >= COMPLETE_AFTER_S:
             partition.opening.add(group)
             del self._incomplete[group, partition.tp]
             self._write_opened(partition, Opened(group, 0, EMPTY_SET))
 
     def _has_window(self, group: str) -> bool:
-        return any(_is_window(one, group) for one in self._server.partitions.values())
+        return any(_is_window(partition, group) for partition in self._server.partitions.values())
 
     # --- what is read --------------------------------------------------------------------------------
 
     def _feed(self, group: str) -> Feed:
         if group not in self._feeds:
             server = self._server
-            readers = (one.reader for one in server.waiting.of(group))
+            readers = (read.reader for read in server.waiting.of(group))
             self._limits.add(group, next(readers, None))
 
             def on_turn(fed: list[Fed], noted: Callable[[], None]) -> None:
@@ -328,10 +343,10 @@ class Groups:
 
     def _arrived(self, group: str, fed: list[Fed], noted: Callable[[], None]) -> None:
         noted()
-        for one in fed:
-            handout = self._server.partitions[one.tp].handouts.get(group)
+        for part in fed:
+            handout = self._server.partitions[part.tp].handouts.get(group)
             if handout is not None:
-                handout.arrived(one)
+                handout.arrived(part)
         self._server.dirty.add(group)
 
     def _failed(
@@ -350,8 +365,8 @@ class Groups:
     # --- now and then --------------------------------------------------------------------------------
 
     def _bytes_each(self) -> int:
-        """Return how many bytes each group may hold in each partition: one that holds many leaves the others their share."""
-        count = sum(len(one.handouts) for one in self._server.partitions.values())
+        """Return how many bytes each group may hold in each partition, so that every group has its share."""
+        count = sum(len(partition.handouts) for partition in self._server.partitions.values())
         each = self._server.options.held_bytes_max // max(count, 1)
         return min(max(each, BYTES_LEAST), BYTES_MAX)
 
@@ -396,7 +411,7 @@ class Groups:
 
 
 def _lost(error: KafkaOrderedOpsError, tp: TopicPartition) -> OffsetSet:
-    """Return the offsets of a partition that can never be read."""
+    """Return the offsets of a partition that are permanently unreadable."""
     if isinstance(error, RecordsLostError):
         return OffsetSet.from_ranges((start, end) for start, end in error.lost[str(tp)])
     return unreadable_in(error, [tp]).get(tp, EMPTY_SET)
@@ -408,10 +423,10 @@ def _is_window(partition: Partition, group: str) -> bool:
 
 
 def _topics_of(reads: Iterable[Read]) -> frozenset[str] | None:
-    """Return the topics that any of the reads wants; None: all."""
-    found: set[str] = set()
-    for one in reads:
-        if one.topics is None:
+    """Return the topics that the reads request; None for all topics."""
+    topics: set[str] = set()
+    for read in reads:
+        if read.topics is None:
             return None
-        found |= one.topics
-    return frozenset(found)
+        topics |= read.topics
+    return frozenset(topics)

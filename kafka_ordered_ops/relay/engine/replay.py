@@ -1,4 +1,4 @@
-"""Read the log of all partitions: what is in it is the state of the relay."""
+"""Read the logs of all partitions, which hold the state of the relay."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.relay.engine.server import Server
 from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 from kafka_ordered_ops.relay.leases.partition import Partition
-from kafka_ordered_ops.relay.log import SECRET_TP, data_tp, log_tp, new_secret
+from kafka_ordered_ops.relay.log import SECRET_TP, data_tp, log_tp, new_secret, secret_of
 from kafka_ordered_ops.relay.tokens import TokenSigner
 
-#: For quotas and in logs of brokers; nobody joins it.
+#: The group id for quotas and for the brokers' logs; nobody joins it.
 _READS_AS: Final = "kafka-ordered-ops-relay-log"
 _COLUMNS: Final = ("offset", "value")
 
@@ -37,20 +37,20 @@ _log = logging.getLogger(__name__)
 
 
 class _Decoded(NamedTuple):
-    """What a turn brought of the log of one partition."""
+    """The records of one turn from the log of one partition."""
 
     tp: TopicPartition
     number: int
-    #: Where this server hands out records, one by one: some are answers to its own. Else together, which is quicker.
+    #: Single records where this server hands out records, because some confirm its own; otherwise a batch, which is faster.
     records: list[tuple[int, LogRecord]] | LogBatch
     position: int
 
 
 class Replay:
-    """Reads the log, and applies it.
+    """Read the log, and apply it.
 
     Args:
-        server: whose log.
+        server: the server.
         opened: called when a group's beginning in a partition was read.
     """
 
@@ -73,60 +73,60 @@ class Replay:
         self._find_secret()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._feed.close()
 
     def begin(self, partitions: list[Partition]) -> None:
-        """Read the log of partitions from its start; again for those that are read already."""
+        """Read the logs of partitions from their starts, or again for those that are being read already."""
         if not partitions:
             return
-        by_log = {log_tp(one.tp): one for one in partitions}
+        by_log = {log_tp(partition.tp): partition for partition in partitions}
 
-        def found(spans: dict[TopicPartition, tuple[int, int]]) -> None:
+        def answered(spans: dict[TopicPartition, tuple[int, int]]) -> None:
             for tp, (start, end) in spans.items():
-                one = by_log[tp]
-                if one.replay_from is None:
-                    one.replay_from, one.replay_to = start, end
-                one.position = max(one.position, start)
-                one.number = self._feed.add(tp, OffsetSet.of((one.position, INT64_MAX)))
+                partition = by_log[tp]
+                if partition.replay_from is None:
+                    partition.replay_from, partition.replay_to = start, end
+                partition.position = max(partition.position, start)
+                partition.number = self._feed.add(tp, OffsetSet.of((partition.position, INT64_MAX)))
 
-        self._look_up(list(by_log), found)
+        self._look_up(list(by_log), answered)
 
     # --- in the reading thread -----------------------------------------------------------------------
 
     def _read(self, fed: list[Fed], noted: Callable[[], None]) -> None:
-        """Decode what was read, and post it."""
+        """Decode the records that were read, and post them."""
         decoded = []
-        for one in fed:
+        for part in fed:
             try:
-                decoded.append(self._decoded(one))
+                decoded.append(self._decoded(part))
             except KafkaOrderedOpsError as error:
-                self._server.post(partial(self._failed, one.tp, one.number, error))
+                self._server.post(partial(self._failed, part.tp, part.number, error))
 
         def apply() -> None:
             noted()
-            for some in decoded:
-                if isinstance(some, bytes | None):
-                    self._saw_secret(some)
+            for result in decoded:
+                if isinstance(result, bytes | None):
+                    self._saw_secret(result)
                 else:
-                    self._apply(some)
+                    self._apply(result)
 
         self._server.post(apply)
 
     def _decoded(self, fed: Fed) -> _Decoded | bytes | None:
-        """Return the records of a turn; of the secret's topic the first one's value."""
+        """Return the records of a turn; for the secret's topic, the first record's value."""
         if fed.records is None:
             return None if fed.tp == SECRET_TP else _Decoded(fed.tp, fed.number, [], fed.position)
         values = fed.records.column("value").to_pylist()
         if fed.tp == SECRET_TP:
             return cast("bytes | None", values[0])
         offsets: list[int] = cast(Any, fed.records.column("offset")).to_numpy().tolist()
-        found = zip(offsets, values, strict=True)
-        # A server writes nothing that it must see one by one before this is so; it may be seen late that it is not.
+        rows = zip(offsets, values, strict=True)
+        # Before the partition is followed, a server writes no record that it must see singly. The end may be seen late.
         if self._server.partitions[data_tp(fed.tp)].is_followed:
-            records = [(at, decode(value)) for at, value in found]
+            records = [(at, decode(value)) for at, value in rows]
             return _Decoded(fed.tp, fed.number, records, fed.position)
-        return _Decoded(fed.tp, fed.number, sorted_batch(found, fed.position), fed.position)
+        return _Decoded(fed.tp, fed.number, sorted_batch(rows, fed.position), fed.position)
 
     # --- in the server's thread ----------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Replay:
             self._follow(partition, record)
 
     def _follow(self, partition: Partition, record: LogRecord) -> None:
-        """Do what a record asks of the server that hands out the partition's records."""
+        """React to a record, as the server that hands out the partition's records."""
         match record:
             case Owned():
                 if partition.saw_claim(record):
@@ -185,9 +185,10 @@ class Replay:
             case Finished():
                 self._server.dirty.add(record.group)
             case Snapshot():
-                # A server that was behind may learn of a claim by it.
+                # A server that lags behind may learn of a claim only from the snapshot.
                 if partition.check_claim():
                     self._server.stop_serving(partition)
+                self._server.dirty.update(self._server.waiting.groups())
                 for group, handout in partition.handouts.items():
                     handout.forget_done()
                     self._server.leasing.pending.acknowledge(
@@ -202,7 +203,7 @@ class Replay:
         if number != partition.number:
             return
         if isinstance(error, RecordsLostError):
-            # Another server has cut the log. The snapshot beyond has all that was in it.
+            # Another server has trimmed the log. The snapshot after the gap has the whole state.
             self.begin([partition])
             return
         partition.problem = RelayError(
@@ -215,31 +216,31 @@ class Replay:
     def _look_up(
         self,
         partitions: list[TopicPartition],
-        found: Callable[[dict[TopicPartition, tuple[int, int]]], None],
+        answered: Callable[[dict[TopicPartition, tuple[int, int]]], None],
     ) -> None:
         server = self._server
 
         def failed(error: KafkaOrderedOpsError) -> None:
             _log.warning("the ends of the relay's log are not known yet: %s", error)
             if error.retriable:
-                self._look_up(partitions, found)
+                self._look_up(partitions, answered)
                 return
             for tp in partitions:
                 if (partition := server.partitions.get(data_tp(tp))) is not None:
                     partition.problem = error
 
-        server.requests.ask(lambda: server.requests.log_starts(partitions), found, failed)
+        server.requests.ask(lambda: server.requests.log_starts(partitions), answered, failed)
 
     # --- the secret ----------------------------------------------------------------------------------
 
     def _find_secret(self) -> None:
-        def found(spans: dict[TopicPartition, tuple[int, int]]) -> None:
+        def answered(spans: dict[TopicPartition, tuple[int, int]]) -> None:
             start, end = spans[SECRET_TP]
             if start == end:
                 self._make_secret()
             self._feed.add(SECRET_TP, OffsetSet.of((start, INT64_MAX)))
 
-        self._look_up([SECRET_TP], found)
+        self._look_up([SECRET_TP], answered)
 
     def _make_secret(self) -> None:
         def report(error: KafkaOrderedOpsError | None) -> None:
@@ -251,7 +252,7 @@ class Replay:
         self._server.log.send(new_secret(), report)
 
     def _saw_secret(self, secret: bytes | None) -> None:
-        # The first one counts, whoever wrote it.
+        # The first secret counts, whichever server wrote it.
         if secret is not None and self._server.leasing.signer is None:
-            self._server.leasing.signer = TokenSigner(secret)
+            self._server.leasing.signer = TokenSigner(secret_of(secret))
             self._feed.stop(SECRET_TP)

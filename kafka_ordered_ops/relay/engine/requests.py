@@ -1,4 +1,4 @@
-"""Requests to the cluster that take their time: made by threads, answered in the owner's."""
+"""Slow requests to the cluster: made by threads, answered in the owner's thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.cluster.membership import check_not_of_windows
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
-from kafka_ordered_ops.core.membership import check_not_of_windows
 from kafka_ordered_ops.core.offset_map.reading import DecodePolicy, read_committed_progress
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -23,10 +23,10 @@ from kafka_ordered_ops.kafka.ports import (
     read_committed_offsets,
 )
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.ordered.starts import starts_of_new
+from kafka_ordered_ops.ordered.partitions.starts import Starts
 from kafka_ordered_ops.relay.log import PREFIX, prepare_topics
 
-#: For each request.
+#: The timeout of each request.
 TIMEOUT_S: Final = 10.0
 _THREADS: Final = 2
 _PAUSE_S: Final = 0.2
@@ -36,22 +36,22 @@ _Answer = TypeVar("_Answer")
 
 
 class Start(NamedTuple):
-    """Where a group begins in a partition."""
+    """The start of a group in a partition."""
 
     offset: int
-    #: Offsets above it that are done already.
+    #: Offsets above the start that are done already.
     done: OffsetSet
 
 
 class Topics(NamedTuple):
-    """The topics that are served, and those of the log."""
+    """The served topics, and those of the log."""
 
     data: Mapping[str, TopicFacts]
     log: Mapping[str, TopicFacts]
 
 
 class Requests:
-    """Makes requests in threads.
+    """Make requests in threads.
 
     Args:
         settings: how to reach the cluster.
@@ -65,7 +65,7 @@ class Requests:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="relay-requests")
 
     def close(self) -> None:
-        """Begin no more requests."""
+        """Start no more requests."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def ask(
@@ -74,18 +74,18 @@ class Requests:
         answered: Callable[[_Answer], None],
         failed: Callable[[KafkaOrderedOpsError], None],
     ) -> None:
-        """Make a request; one of the other two functions is called with what came of it, in the owner's thread."""
+        """Make a request; in the owner's thread, call `answered` with the result or `failed` with the error."""
 
         def run() -> None:
             try:
                 answer = ask()
             except KafkaOrderedOpsError as error:
                 if error.retriable:
-                    # Whoever asked asks again at once.
+                    # The caller retries at once.
                     time.sleep(_PAUSE_S)
                 self._post(partial(failed, error))
             except Exception:
-                # A bug: nobody asks the pool for what its functions raise.
+                # A bug: nobody retrieves what functions raise in the pool.
                 _log.exception("a request of the relay failed")
                 raise
             else:
@@ -96,19 +96,19 @@ class Requests:
     # --- run in threads ------------------------------------------------------------------------------
 
     def topics(self, names: frozenset[str]) -> Topics:
-        """Describe the topics, and create or grow those of their log; raises `UnknownTopicError` and `BrokerError`."""
+        """Describe the topics, and create or grow those of their log; raise `UnknownTopicError` and `BrokerError`."""
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
             data = lookup.topics(names)
             prepare_topics(self._settings, lookup, data, TIMEOUT_S)
             return Topics(data, lookup.existing([PREFIX + name for name in names]))
 
     def members(self, group: str) -> list[str]:
-        """Return a group's members, described for people; raises `BrokerError`."""
+        """Return a group's members, described for people; raise `BrokerError`."""
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
             return lookup.group_members(group)
 
     def log_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where logs start and end."""
+        """Return the start and end offsets of logs."""
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
             starts = lookup.log_starts(partitions)
             ends = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
@@ -117,52 +117,50 @@ class Requests:
     def start_of(
         self, group: str, tp: TopicPartition, bound: Bound, isolation: Isolation, *, is_new: bool
     ) -> Start:
-        """Return where a group begins: at its committed offset, or by the bound.
+        """Return the start of a group: its committed offset, or the one that the bound determines.
 
         Args:
             group: the client group.
             tp: the partition.
             bound: starting offsets.
-            isolation: which records count.
-            is_new: the partition was added while this server ran, and is read whole.
+            isolation: which records are visible.
+            is_new: whether the partition was added while this server ran, and is read from its start.
 
         Raises:
-            WindowGroupError: its commits are those of windows.
-            CommittedOffsetMissingError, OffsetMapDecodeError: its commits cannot be used.
-            BrokerError: the cluster refuses, or cannot be reached.
+            WindowGroupError: the group's commits are those of windows.
+            CommittedOffsetMissingError, OffsetMapDecodeError: the group's commits cannot be used.
+            BrokerError: the cluster refuses the request, or cannot be reached.
         """
         committed = read_committed_offsets(self._settings, group, [tp], timeout_s=TIMEOUT_S)
         check_not_of_windows(group, committed, keeps_maps=True)
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
             lookup.check_kind(group)
-            starts = starts_of_new(
+            starts = Starts(lambda _: bound, isolation).of_new(
                 lookup,
                 [tp],
                 () if is_new else (tp,),
-                lambda _: bound,
-                isolation,
                 now_ms=int(time.time() * 1_000),
                 committed=committed,
             )
-            mine, done = committed[tp], EMPTY_SET
-            if mine is not None and mine.metadata:
+            own, done = committed[tp], EMPTY_SET
+            if own is not None and own.metadata:
                 end = lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
-                found = read_committed_progress(
-                    mine.offset,
-                    mine.metadata,
+                progress = read_committed_progress(
+                    own.offset,
+                    own.metadata,
                     end=end,
                     policy=DecodePolicy.FAIL,
                     where=f"group {group}, {tp}",
                 )
-                done = found.done or EMPTY_SET
+                done = progress.done or EMPTY_SET
         return Start(starts[tp][0], done)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Store a group's progress, for those who watch its lag; raises `GroupInUseError` and `BrokerError`."""
+        """Commit a group's progress for monitoring its lag; raise `GroupInUseError` and `BrokerError`."""
         with open_outside_commits(self._settings, group) as commits:
             commits.commit(offsets, timeout_s=TIMEOUT_S)
 
     def trim(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Delete the log's records below offsets; raises `BrokerError`."""
+        """Delete the log's records below offsets; raise `BrokerError`."""
         with open_internal_topics(self._settings, timeout_s=TIMEOUT_S) as internal:
             internal.delete_before(offsets)

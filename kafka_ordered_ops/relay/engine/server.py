@@ -1,4 +1,4 @@
-"""What the parts of a server share, all of it in one thread."""
+"""The shared state of a server's parts, all in one thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_ordered_ops.relay.leases.reads import Answers, Waiting
 from kafka_ordered_ops.relay.log import LogWriter
 from kafka_ordered_ops.relay.options import RelayOptions
 
-#: To those who call before it is known how much there is to read.
+#: The answer to calls before it is known how much there is to read.
 STARTING: Final = "this server is starting. Call again, or call another server"
 
 
@@ -27,7 +27,7 @@ class Server:
 
     settings: ClientSettings
     options: RelayOptions
-    #: Unique, also among the servers that were.
+    #: A unique id, never used by an earlier server.
     server_id: str
     #: Runs a function in the server's thread.
     post: Callable[[Callable[[], None]], None]
@@ -37,35 +37,42 @@ class Server:
     answers: Answers = field(default_factory=Answers)
     waiting: Waiting = field(init=False)
     leasing: Leasing = field(init=False)
-    #: Groups in which something may be handed out, or is done, since they were served last.
+    #: Groups with a change since they were served last: records to hand out, or a window that is done.
     dirty: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.answers)
-        self.leasing = Leasing(self.partitions, self.log, self.waiting, self.answers, self.post)
+        self.leasing = Leasing(
+            self.partitions,
+            self.log,
+            self.waiting,
+            self.answers,
+            self.post,
+            lambda group: self.dirty.add(group),
+        )
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the logs of all partitions were read to the ends that they had at the start."""
-        return all(one.is_replayed for one in self.partitions.values())
+        """Whether the logs of all partitions were read to the end offsets that they had at the start."""
+        return all(partition.is_replayed for partition in self.partitions.values())
 
     def not_ready(self) -> NotReadyError:
-        """Return the error of a call that comes while logs are still being read, with the progress."""
+        """Return the error of a call while logs are still being read, with the progress."""
         partitions = list(self.partitions.values())
-        read = sum(one.replayed for one in partitions)
-        of = sum(one.replayed_of or 0 for one in partitions)
-        if read >= of or any(one.replayed_of is None for one in partitions):
+        read = sum(partition.replayed for partition in partitions)
+        of = sum(partition.replayed_of or 0 for partition in partitions)
+        if read >= of or any(partition.replayed_of is None for partition in partitions):
             return NotReadyError(STARTING)
         return NotReadyError(
             f"this server has read {read:,} of {of:,} records of its logs. Call again, or call another server"
         )
 
     def stop_serving(self, partition: Partition) -> None:
-        """Hand out no more records of a partition."""
+        """Stop handing out records of a partition."""
         partition.drop()
         self.leasing.drop(partition)
 
 
 def now_ms() -> int:
-    """Return the time of day, ms since the epoch."""
+    """Return the current time in ms since the epoch."""
     return int(time.time() * 1_000)

@@ -1,16 +1,17 @@
-"""What a server does now and then: committed offsets of groups, snapshots of the log, topics that changed, status."""
+"""Periodic work of a server: committed offsets of groups, snapshots of the log, changed topics, status."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicError
 from kafka_ordered_ops.core.offset_map.fitting import fitted_map
-from kafka_ordered_ops.core.offset_set import EMPTY_SET
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.relay.engine.burying import refusal
 from kafka_ordered_ops.relay.engine.requests import Topics
@@ -21,22 +22,36 @@ from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.ports import PartitionStatus
 
 _STATUS_EVERY_S: Final = 0.5
+#: How long the status is built at a time: 10 ms and more for all partitions delayed every call.
+_STATUS_SLICE_S: Final = 0.002
 _FINISH_EVERY_S: Final = 1.0
 TOPICS_EVERY_S: Final = 10.0
-#: Ended windows in the status, of each partition: 10,000 would take a second each time.
+#: The number of ended windows in the status of each partition: 10,000 would take a second each time.
 FINISHED_SHOWN: Final = 100
-#: A snapshot that was not stored is tried again after so many more records.
+#: A snapshot that was not stored is retried after this many more records.
 _SNAPSHOT_AGAIN: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
 
+class _Done(NamedTuple):
+    """The progress of a group in a partition."""
+
+    base: int
+    beyond: OffsetSet
+
+    @property
+    def commit(self) -> CommittedOffset:
+        """The offset and metadata to commit."""
+        return CommittedOffset(self.base, fitted_map(self.base, self.beyond).metadata)
+
+
 class Upkeep:
-    """Keeps the log short, and the world informed.
+    """Keep the log short, and the status and committed offsets up to date.
 
     Args:
-        server: whose partitions.
-        know: takes note of how topics are now.
+        server: the server.
+        know: called with the current topics.
     """
 
     def __init__(self, server: Server, know: Callable[[Topics], None]) -> None:
@@ -44,16 +59,26 @@ class Upkeep:
         self._commit_at = time.monotonic() + server.options.commit_interval_s
         self._topics_at = time.monotonic() + TOPICS_EVERY_S
         self._status_at = self._finish_at = 0.0
-        #: Ends of windows that are being written.
+        #: Windows whose end is being written.
         self._finishing: set[tuple[TopicPartition, str]] = set()
-        self._committed: dict[tuple[str, TopicPartition], CommittedOffset] = {}
+        self._committed: dict[tuple[str, TopicPartition], _Done] = {}
         self._is_committing: set[str] = set()
         self._refused: set[str] = set()
-        #: What `status` of the service returns: replaced as a whole, for other threads.
+        #: The status that the service returns: replaced as a whole, for other threads.
         self.status: list[PartitionStatus] = []
+        #: The next status so far, and the partitions that are left.
+        self._next_status: list[PartitionStatus] = []
+        self._status_left: deque[TopicPartition] = deque()
+
+    @property
+    def due_at(self) -> float:
+        """The `time.monotonic` time when `turn` is due if nothing happens before."""
+        if self._status_left:
+            return 0.0
+        return min(self._finish_at, self._commit_at, self._topics_at, self._status_at)
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         now = time.monotonic()
         for partition in self._server.partitions.values():
             if partition.is_mine:
@@ -69,13 +94,15 @@ class Upkeep:
             self._look_at_topics()
         if now >= self._status_at:
             self._status_at = now + _STATUS_EVERY_S
-            self.status = self._status()
+            if not self._status_left:
+                self._status_left.extend(sorted(self._server.partitions))
+        self._make_status(now + _STATUS_SLICE_S)
 
     # --- committed offsets ---------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        """Commit for the groups, so that those who watch their lag see it; the log alone counts."""
-        by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        """Commit the groups' offsets so that their lag can be monitored; only the log counts."""
+        by_group: dict[str, dict[TopicPartition, _Done]] = {}
         for partition in self._server.partitions.values():
             if not partition.is_mine:
                 continue
@@ -85,34 +112,38 @@ class Upkeep:
                 if group in self._is_committing:
                     continue
                 base = progress.base or 0
-                beyond = progress.acked.within(base, INT64_MAX)
-                commit = CommittedOffset(base, fitted_map(base, beyond).metadata)
-                if self._committed.get((group, partition.tp)) != commit:
-                    by_group.setdefault(group, {})[partition.tp] = commit
+                done = _Done(base, progress.acked.within(base, INT64_MAX))
+                if self._committed.get((group, partition.tp)) != done:
+                    by_group.setdefault(group, {})[partition.tp] = done
         for group, offsets in by_group.items():
             self._commit_group(group, offsets)
 
-    def _commit_group(self, group: str, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+    def _commit_group(self, group: str, offsets: dict[TopicPartition, _Done]) -> None:
         requests = self._server.requests
         self._is_committing.add(group)
 
         def done(_: None) -> None:
             self._is_committing.discard(group)
             self._refused.discard(group)
-            self._committed.update({(group, tp): one for tp, one in offsets.items()})
+            self._committed.update({(group, tp): progress for tp, progress in offsets.items()})
 
         def failed(error: KafkaOrderedOpsError) -> None:
             self._is_committing.discard(group)
             if group not in self._refused:
                 self._refused.add(group)
-                _log.warning("the committed offsets of group %s do not follow: %s", group, error)
+                _log.warning("the committed offsets of group %s are not updated: %s", group, error)
 
-        requests.ask(lambda: requests.commit(group, offsets), done, failed)
+        def commit() -> None:
+            # In the thread of the request: encoding maps is slow, and would delay calls.
+            commits = {tp: progress.commit for tp, progress in offsets.items()}
+            requests.commit(group, commits)
+
+        requests.ask(commit, done, failed)
 
     # --- ends of windows -----------------------------------------------------------------------------
 
     def _finish_windows(self) -> None:
-        """Write that windows are done: their offsets and acknowledgements need not be kept any more."""
+        """Write the ends of windows that are done: their offsets and acknowledgements are not needed any more."""
         for partition in self._server.partitions.values():
             if not partition.is_mine:
                 continue
@@ -126,7 +157,7 @@ class Upkeep:
         self, key: tuple[TopicPartition, str]
     ) -> Callable[[KafkaOrderedOpsError | None], None]:
         def report(error: KafkaOrderedOpsError | None) -> None:
-            # If it was not read back by then, it is written again, which changes nothing.
+            # If it has not been read back by then, it is written again, which changes nothing.
             self._finishing.discard(key)
             if error is not None:
                 _log.warning(
@@ -155,7 +186,7 @@ class Upkeep:
             partition.snapshot_at = before
             _log.info("the log of %s begins at offset %d now", partition.tp, before)
 
-        # Else the leases of records that nobody acknowledges would be more with every attempt.
+        # Otherwise the leases of records that nobody acknowledges would grow with every attempt.
         partition.state.forget_replaced()
         parts = partition.state.snapshot()
         left = len(parts)
@@ -194,43 +225,46 @@ class Upkeep:
 
     # --- status --------------------------------------------------------------------------------------
 
-    def _status(self) -> list[PartitionStatus]:
-        found = []
-        now = now_ms()
-        for tp in sorted(self._server.partitions):
-            partition = self._server.partitions[tp]
-            owner = partition.state.owner()
-            groups: list[str | None] = [*partition.state.latest_groups(FINISHED_SHOWN)]
-            for group in groups or [None]:
-                progress = None if group is None else partition.state.groups[group]
-                pending = 0 if progress is None else progress.pending(now).count
-                done = EMPTY_SET if progress is None else progress.acked
-                base = None if progress is None else progress.base
-                oldest_ms = None if progress is None else progress.oldest_until_ms(now)
-                handout = None if group is None else partition.handouts.get(group)
-                found.append(
-                    PartitionStatus(
-                        topic=tp.topic,
-                        partition=tp.partition,
-                        group=group,
-                        owner=None if owner is None else owner.server_id,
-                        is_mine=partition.is_mine,
-                        is_replayed=partition.is_replayed,
-                        pending=pending,
-                        acknowledged=done.within(base or 0, INT64_MAX).count,
-                        base=base,
-                        oldest_lease_ms=oldest_ms,
-                        refused_dead_letters=0 if handout is None else len(handout.refused),
-                        problem=_problem(partition, handout),
-                        replayed=partition.replayed,
-                        replayed_of=partition.replayed_of,
-                    )
-                )
-        return found
+    def _make_status(self, ends_at: float) -> None:
+        """Continue building the next status until `ends_at`; replace the status when it is complete."""
+        while self._status_left:
+            partition = self._server.partitions[self._status_left.popleft()]
+            self._next_status += _status_of(partition)
+            if not self._status_left:
+                self.status, self._next_status = self._next_status, []
+            if time.monotonic() >= ends_at:
+                return
+
+
+def _status_of(partition: Partition) -> Iterator[PartitionStatus]:
+    """Yield the status of a partition, by group."""
+    tp, owner, now = partition.tp, partition.state.owner(), now_ms()
+    groups: list[str | None] = [*partition.state.latest_groups(FINISHED_SHOWN)]
+    for group in groups or [None]:
+        progress = None if group is None else partition.state.groups[group]
+        done = EMPTY_SET if progress is None else progress.acked
+        base = None if progress is None else progress.base
+        handout = None if group is None else partition.handouts.get(group)
+        yield PartitionStatus(
+            topic=tp.topic,
+            partition=tp.partition,
+            group=group,
+            owner=None if owner is None else owner.server_id,
+            is_mine=partition.is_mine,
+            is_replayed=partition.is_replayed,
+            pending=0 if progress is None else progress.pending(now).count,
+            acknowledged=done.within(base or 0, INT64_MAX).count,
+            base=base,
+            oldest_lease_ms=None if progress is None else progress.oldest_until_ms(now),
+            refused_dead_letters=0 if handout is None else len(handout.refused),
+            problem=_problem(partition, handout),
+            replayed=partition.replayed,
+            replayed_of=partition.replayed_of,
+        )
 
 
 def _problem(partition: Partition, handout: Handout | None) -> str | None:
-    """Return what keeps records of a partition from being handed out, or buried."""
+    """Return the problem that keeps records of a partition from being handed out, or dead letters from being written."""
     problem = partition.problem or (None if handout is None else handout.problem)
     if problem is not None:
         return problem.message

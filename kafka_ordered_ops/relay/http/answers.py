@@ -1,4 +1,4 @@
-"""Answers over HTTP, the connections that they go over, and which answer an error becomes."""
+"""Answers over HTTP, their connections, and the answers for errors."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from kafka_ordered_ops.relay.http.bodies import JSON_TYPE
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-#: An extension of ASGI: its "wire" is the `Wire` of the request.
+#: An ASGI extension, whose "wire" is the `Wire` of the request.
 WIRE: Final = "kafka_ordered_ops.wire"
 
-#: Of a large answer: less than a client's buffers take is no use, and more is memory.
+#: The part size of a large answer: at least the size of a client's buffers, but small in memory.
 _PART_BYTES: Final = 256 * 1024
 
-#: With these statuses, the same request may succeed later.
+#: Statuses after which the same request may succeed later.
 RETRIABLE: Final = frozenset({408, 429, 503})
 CLOSE: Final[Headers] = ((b"connection", b"close"),)
-#: Seconds, for an error that goes away.
+#: In seconds, for a temporary error.
 _RETRY_AFTER: Final[Headers] = ((b"retry-after", b"1"),)
 _BEARER: Final[Headers] = ((b"www-authenticate", b"Bearer"),)
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection: nobody waits for the answer."""
+    """The client has closed the connection, so nobody waits for the answer."""
 
 
 class Wire:
-    """The connection of one request, of which nothing is known here; a server's own can do all of this."""
+    """The connection of one request. This class knows nothing about it; the server's own subclass does."""
 
     @property
     def is_gone(self) -> bool:
@@ -69,14 +69,14 @@ class Wire:
             self.call_when_gone(None)
 
     def call_when_gone(self, function: Callable[[], object] | None) -> None:
-        """Call a function, instead of another one, when the client closes the connection."""
+        """Set the function to call when the client closes the connection; it replaces an earlier one."""
 
     def send(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Send a whole answer; return False where only ASGI's steps will do."""
+        """Send a whole answer; return False if it must be sent by ASGI messages."""
         return False
 
     async def drained(self) -> None:
-        """Wait until the client has taken nearly all of the answer, or the connection is closed."""
+        """Wait until the client has received nearly all of the answer, or the connection is closed."""
 
 
 _UNKNOWN_WIRE: Final = Wire()
@@ -84,8 +84,8 @@ _UNKNOWN_WIRE: Final = Wire()
 
 def wire_of(scope: Scope) -> Wire:
     """Return the connection of a request."""
-    found: Wire = scope.get("extensions", {}).get(WIRE, {}).get("wire", _UNKNOWN_WIRE)
-    return found
+    wire: Wire = scope.get("extensions", {}).get(WIRE, {}).get("wire", _UNKNOWN_WIRE)
+    return wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class Answer:
     status: int = 200
     content_type: str = JSON_TYPE
     headers: Headers = ()
-    #: Called when the client has taken nearly all of it; None: nobody waits for that.
+    #: Called when the client has received nearly all of the answer, if set.
     sent: Callable[[], None] | None = None
 
     async def send(self, scope: Scope, send: Send) -> None:
-        """Send it: at once, if the connection can."""
+        """Send the answer, in one write if the connection can."""
         wire = wire_of(scope)
         try:
             headers = [
@@ -117,9 +117,9 @@ class Answer:
                 self.sent()
 
     async def _send_in_parts(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
-        """Send it in parts, each when the client has taken those before.
+        """Send the answer in parts, each after the client has received the earlier ones.
 
-        Written at once, it would be in the buffers of TLS, where nobody sees that the client takes none of it.
+        In one write, the answer would be in the buffers of TLS, where a client that does not receive it goes unnoticed.
         """
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         left = memoryview(self.body)
@@ -132,7 +132,7 @@ class Answer:
 
 
 class HttpError(Exception):
-    """A request that HTTP itself has an answer for."""
+    """An error that is answered with a status of HTTP itself."""
 
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -146,7 +146,7 @@ def answer_of(error: Exception) -> Answer:
             is_retriable = error.status in RETRIABLE
             return _error(error.status, "HttpError", error.message, is_retriable, error.headers)
         case ClosedError():
-            # The server is being stopped; others are not.
+            # This server is being stopped; other servers may still run.
             return _error(
                 503, "RelayUnavailableError", "the server is stopping", True, _RETRY_AFTER
             )
@@ -158,7 +158,7 @@ def answer_of(error: Exception) -> Answer:
             headers = _RETRY_AFTER if status in (429, 503) else ()
             return _error(status, kind, error.message, error.retriable, headers)
         case _:
-            # Its text may have anything in it; the log has it.
+            # The error's text may contain anything, so it is only in the log.
             return _error(500, "InternalError", "the server failed; see its log")
 
 

@@ -1,4 +1,4 @@
-"""FastAPI's part: the OpenAPI document, and all requests that are not hurried."""
+"""FastAPI's part: the OpenAPI document, and all requests that are not time-critical."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kafka_ordered_ops.relay.http.page import PAGE, PAGE_HEADERS
 from kafka_ordered_ops.relay.ports import PartitionStatus, RelayService
 from kafka_ordered_ops.relay.rights import Access
 
-#: Where a request has what its caller may do.
+#: The key of the caller's rights in a request's scope.
 ACCESS: Final = "kafka_ordered_ops.access"
 
-#: Without facts about topics or groups: no token is needed.
+#: Paths without facts about topics or groups, which need no token.
 OPEN_PATHS: Final = frozenset({"/", "/health", "/ready", "/openapi.json"})
 
-#: FastAPI filters warnings while it looks at a function, and Python has one list of filters for all threads.
+#: FastAPI changes warning filters while it inspects a function, and Python has one list of filters for all threads.
 _BUILDING: Final = threading.Lock()
 
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -40,7 +40,7 @@ _ERRORS: Final[_Responses] = {
         401: "No valid access token.",
         403: "The access token does not allow this.",
         404: "An unknown topic or path.",
-        405: "The path does not take this method.",
+        405: "The path does not support this method.",
         408: "The request did not arrive in time.",
         409: "A lease is invalid, or has ended; or the group or the topic cannot be read by this relay.",
         413: "The body is too large.",
@@ -68,10 +68,10 @@ def described_api(
     """Return the FastAPI application: it describes the POST requests, and answers the others.
 
     Args:
-        service: what it asks.
+        service: the relay's service.
         metrics: the counters of the server.
         posts: the POST requests by path.
-        denied: takes note of a call that is denied.
+        denied: called for each denied call.
     """
 
     async def deny(request: Request, error: Exception) -> Response:
@@ -83,10 +83,10 @@ def described_api(
         title="Kafka Ordered Ops relay",
         description="Read, acknowledge and cancel records of Kafka, from any number of workers.",
         version="1",
-        # They load scripts from elsewhere.
+        # These pages would load scripts from other sites.
         docs_url=None,
         redoc_url=None,
-        # An error says more than an answer without a body.
+        # An error is clearer than a redirect without a body.
         redirect_slashes=False,
     )
     with _BUILDING:
@@ -141,33 +141,35 @@ class _Looks:
         api.get("/", include_in_schema=False)(self.page)
 
     async def status(self, request: Request) -> bodies.StatusAnswer:
-        """Return what this server knows of the topics and groups that the caller may use."""
+        """Return this server's status of the topics and groups that the caller may use."""
         return self._answer(self._allowed(request))
 
     async def group(self, group: str, request: Request) -> bodies.StatusAnswer:
-        """Return what this server knows of one group."""
+        """Return this server's status of one group."""
         access: Access = request.scope[ACCESS]
         access.check_names(access.groups, [group])
-        return self._answer(one for one in self._allowed(request) if one.group == group)
+        return self._answer(status for status in self._allowed(request) if status.group == group)
 
     async def health(self) -> dict[str, bool]:
-        """Answer: the server runs."""
+        """Report that the server runs."""
         return {"ok": True}
 
     async def ready(self, response: Response) -> bodies.ReadyAnswer:
-        """Return whether reads are served, and how far the logs have been read until then."""
-        # Each log once: it has all groups.
-        logs = {(one.topic, one.partition): one for one in self._service.status()}.values()
+        """Return whether reads are served, and how far the logs have been read so far."""
+        # Each log once: it covers all groups.
+        logs = {
+            (status.topic, status.partition): status for status in self._service.status()
+        }.values()
         is_ready = self._service.is_ready
         response.status_code = 200 if is_ready else 503
         return bodies.ReadyAnswer(
             ready=is_ready,
-            replayed=sum(one.replayed for one in logs),
-            replayed_of=_sum_or_none(one.replayed_of for one in logs),
+            replayed=sum(log.replayed for log in logs),
+            replayed_of=_sum_or_none(log.replayed_of for log in logs),
         )
 
     async def metrics(self, request: Request) -> Response:
-        """Return metrics in the text format of Prometheus; those of the whole server for tokens of all topics and groups."""
+        """Return metrics in the Prometheus text format; those of the whole server for tokens with all topics and groups."""
         access: Access = request.scope[ACCESS]
         text = self._metrics.text(
             self._allowed(request), is_ready=self._service.is_ready, is_whole=access.is_whole
@@ -175,41 +177,43 @@ class _Looks:
         return Response(text, headers={"content-type": TEXT_TYPE})
 
     async def page(self) -> Response:
-        """Return the status page; it has no facts in it, and asks for them with the token that is typed in."""
+        """Return the status page. It contains no data; it requests the status with the token that the user enters."""
         return Response(PAGE, headers=PAGE_HEADERS)
 
     def _allowed(self, request: Request) -> list[PartitionStatus]:
-        """Return what the caller may see: of each partition of its topics its groups, or the partition alone."""
+        """Return the rows that the caller may see: for each partition of its topics its groups, or the partition alone."""
         access: Access = request.scope[ACCESS]
         if access.is_whole:
             return self._service.status()
         allowed: list[PartitionStatus] = []
-        for _, found in groupby(self._service.status(), lambda one: (one.topic, one.partition)):
-            rows = list(found)
+        for _, statuses in groupby(
+            self._service.status(), lambda status: (status.topic, status.partition)
+        ):
+            rows = list(statuses)
             if access.topics.allow(rows[0].topic):
-                mine = [one for one in rows if one.group and access.groups.allow(one.group)]
-                allowed += mine or [rows[0].without_group()]
+                own = [row for row in rows if row.group and access.groups.allow(row.group)]
+                allowed += own or [rows[0].without_group()]
         return allowed
 
     def _answer(self, partitions: Iterable[PartitionStatus]) -> bodies.StatusAnswer:
         return bodies.StatusAnswer(
             ready=self._service.is_ready,
             now_ms=time.time_ns() // 1_000_000,
-            partitions=[bodies.PartitionAnswer(**asdict(one)) for one in partitions],
+            partitions=[bodies.PartitionAnswer(**asdict(status)) for status in partitions],
         )
 
 
 def _sum_or_none(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum; None if there is no number, or one of them is not known."""
-    found = list(numbers)
-    known = [one for one in found if one is not None]
-    return sum(known) if known and len(known) == len(found) else None
+    """Return the sum; None if there are no numbers, or one is unknown."""
+    values = list(numbers)
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    found = answer_of(HttpError(status, str(getattr(error, "detail", "the server failed"))))
-    return _response(found, getattr(error, "headers", None))
+    answer = answer_of(HttpError(status, str(getattr(error, "detail", "the server failed"))))
+    return _response(answer, getattr(error, "headers", None))
 
 
 def _response(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:

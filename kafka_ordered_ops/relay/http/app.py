@@ -1,7 +1,7 @@
 """The relay over HTTP: an ASGI application.
 
-POST requests are looked up in a table and answered at once: FastAPI's way to a function takes longer than everything else that such
-a call needs. FastAPI describes them in the OpenAPI document, and answers all other requests.
+POST requests are looked up in a table and answered directly: FastAPI's dispatch takes longer than all other work of such a
+call. FastAPI describes them in the OpenAPI document, and answers all other requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kafka_ordered_ops.relay.rights import EVERYTHING, Access
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: In the metrics, for all that FastAPI answers: paths are the caller's.
+#: The operation in the metrics for all requests that FastAPI answers: callers choose the paths.
 _OTHER: Final = "other"
 
 
@@ -49,10 +49,10 @@ class RelayApp:
     """The application of one server.
 
     Args:
-        service: what answers the calls.
-        callers: who may call.
+        service: the service that answers the calls.
+        callers: the check of callers.
         metrics: the counters of the server.
-        limits: what a request may have.
+        limits: the limits of requests.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class RelayApp:
         began_s = time.perf_counter()
         post = self._posts.get(scope["path"]) if scope["method"] == "POST" else None
         headers = dict(scope["headers"])
-        found = self._access(scope, headers, is_open=post is None and scope["path"] in OPEN_PATHS)
+        access = self._access(scope, headers, is_open=post is None and scope["path"] in OPEN_PATHS)
         if post is not None:
             answer = (
-                found
-                if isinstance(found, Answer)
-                else await self._posted(scope, post, found, headers, receive)
+                access
+                if isinstance(access, Answer)
+                else await self._posted(scope, post, access, headers, receive)
             )
-        elif isinstance(found, Answer):
-            answer = found
+        elif isinstance(access, Answer):
+            answer = access
         else:
-            scope[ACCESS] = found
+            scope[ACCESS] = access
             await self.api(scope, receive, self._counted(began_s, send))
             return
         if answer is not None:
@@ -97,7 +97,7 @@ class RelayApp:
     def _access(
         self, scope: Scope, headers: Mapping[bytes, bytes], *, is_open: bool
     ) -> Access | Answer:
-        """Return what the caller may do, or the answer to one without rights."""
+        """Return the caller's rights, or the answer to a caller without any."""
         if is_open:
             return EVERYTHING
         try:
@@ -121,7 +121,7 @@ class RelayApp:
         headers: Mapping[bytes, bytes],
         receive: Receive,
     ) -> Answer | None:
-        """Return the answer; None: the client is gone."""
+        """Return the answer; None if the client is gone."""
         try:
             access.check(post.verb)
             async with self._plans.of(access.name) if post.has_plan else nullcontext():
@@ -153,8 +153,8 @@ class RelayApp:
 
 
 async def _body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
-    """Return the body; the connection bounds how long it may take."""
-    # A page of another site can send any other type without being asked.
+    """Return the body; the connection limits how long it may take."""
+    # A page of another site can send other types without a CORS preflight.
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
         raise HttpError(415, f"the body must be JSON: send content-type: {JSON_TYPE}", CLOSE)
     try:

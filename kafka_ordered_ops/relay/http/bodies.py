@@ -1,7 +1,7 @@
-"""What clients send and get, as JSON and as Arrow.
+"""The bodies of requests and answers, as JSON and as Arrow.
 
-Models say what a request may have, and describe the answers in the OpenAPI document. Answers with records are written
-without them: a model takes ten times as long for each record.
+Models validate requests, and describe the answers in the OpenAPI document. Answers with records are written without
+models, which take ten times as long for each record.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
 #: Kafka's own limit.
 _TOPIC_LENGTH_MAX: Final = 249
-#: Of topics in one read.
+#: The number of topics in one read.
 _TOPICS_MAX: Final = 1_000
-#: As of the relay's own tokens, which have the offsets in them.
+#: The limit of the relay's own tokens, which contain the offsets.
 _TOKEN_LENGTH_MAX: Final = 8_192
 
 #: `RECORD_SCHEMA`, and the lease of each record; the stream's metadata has ``done``.
@@ -73,27 +73,29 @@ _Seconds = Annotated[float, Field(ge=LEASE_S_LEAST, le=TIME_S_MAX)]
 
 
 class _Body(BaseModel):
-    # A misspelt field must not become a default, nor a text or a truth value a number.
+    # A misspelt field must not silently become a default, nor a text or a boolean a number.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ReadBody(_Body):
-    """Ask for records."""
+    """A request for records."""
 
     group: _Group = Field(description="The client group: each group gets every record.")
-    records_max: int = Field(default=500, ge=1, le=RECORDS_MAX, description="Return at most these.")
+    records_max: int = Field(
+        default=500, ge=1, le=RECORDS_MAX, description="The largest number of records to return."
+    )
     wait_s: float = Field(
         default=0.0,
         ge=0.0,
         le=WAIT_S_MAX,
-        description="Wait so long for a record that is not there yet. 0: return what is there.",
+        description="How long to wait for the first record. 0 returns only available records.",
     )
-    lease_s: _Seconds = Field(default=60.0, description="The records are this client's so long.")
+    lease_s: _Seconds = Field(default=60.0, description="How long this client holds the records.")
     topics: list[_Topic] | None = Field(
         default=None,
         min_length=1,
         max_length=_TOPICS_MAX,
-        description="Only records of these topics. Default: of all that the server serves.",
+        description="Return only records of these topics. Default: all topics of the server.",
     )
 
 
@@ -117,10 +119,10 @@ class LeasesBody(_Body):
     leases: list[LeaseBody] = Field(min_length=1, max_length=LEASES_MAX)
 
     def offsets(self) -> list[LeasedOffsets]:
-        """Return the leases as the service takes them."""
+        """Return the leases as the service expects them."""
         return [
-            (one.lease, None if one.offsets is None else OffsetSet.from_ranges(one.offsets))
-            for one in self.leases
+            (lease.lease, None if lease.offsets is None else OffsetSet.from_ranges(lease.offsets))
+            for lease in self.leases
         ]
 
 
@@ -128,7 +130,7 @@ class ExtendBody(_Body):
     """Leases to extend."""
 
     leases: list[_Token] = Field(min_length=1, max_length=LEASES_MAX)
-    lease_s: _Seconds = Field(default=60.0, description="The leases end so long from now.")
+    lease_s: _Seconds = Field(default=60.0, description="How long the leases last from now.")
 
 
 class WindowBody(_Body):
@@ -146,7 +148,7 @@ class RecordAnswer(BaseModel):
     offset: int
     timestamp_ms: int
     key: str | None = Field(description="Base64.")
-    value: str | None = Field(description="Base64. Null: a tombstone.")
+    value: str | None = Field(description="Base64. Null for a tombstone.")
     headers: list[tuple[str, str | None]] = Field(description="Names, and values in base64.")
 
 
@@ -165,7 +167,7 @@ class ReadAnswer(BaseModel):
     """Records, if there are any."""
 
     leases: list[LeaseAnswer]
-    done: bool = Field(description="Every record of the window is acknowledged.")
+    done: bool = Field(description="Whether every record of the window is acknowledged.")
 
 
 class DoneAnswer(BaseModel):
@@ -185,7 +187,7 @@ class WindowAnswer(BaseModel):
 
 
 class PartitionAnswer(BaseModel):
-    """One group in one partition, as far as this server knows."""
+    """One group in one partition, as this server knows it."""
 
     topic: str
     partition: int
@@ -204,7 +206,7 @@ class PartitionAnswer(BaseModel):
 
 
 class StatusAnswer(BaseModel):
-    """What this server knows."""
+    """The status of this server."""
 
     ready: bool
     now_ms: int
@@ -212,11 +214,11 @@ class StatusAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """Whether reads are served, and how many records of the logs have been read until then."""
+    """Whether reads are served, and how many records of the logs have been read so far."""
 
     ready: bool
     replayed: int
-    replayed_of: int | None = Field(description="Null: not known yet.")
+    replayed_of: int | None = Field(description="Null if not known yet.")
 
 
 class ErrorFacts(BaseModel):
@@ -228,24 +230,24 @@ class ErrorFacts(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Every answer with a status of 400 or more."""
+    """The answer for every status of 400 or more."""
 
     error: ErrorFacts
 
 
 def read_json(delivered: Sequence[Delivered], *, done: bool) -> bytes:
     """Return the answer to a read as JSON."""
-    leases = ",".join([_lease_json(one) for one in delivered])
+    leases = ",".join([_lease_json(delivery) for delivery in delivered])
     return f'{{"leases":[{leases}],"done":{"true" if done else "false"}}}'.encode()
 
 
-def _lease_json(one: Delivered) -> str:
-    records = ",".join([_record_json(record) for record in one.records])
-    attempt = one.records[0].attempt
-    # Kafka's topic names and the relay's tokens have no character that JSON must escape.
+def _lease_json(delivery: Delivered) -> str:
+    records = ",".join([_record_json(record) for record in delivery.records])
+    attempt = delivery.records[0].attempt
+    # Kafka's topic names and the relay's tokens have no characters that JSON must escape.
     return (
-        f'{{"lease":"{one.lease}","topic":"{one.tp.topic}","partition":{one.tp.partition},'
-        f'"until_ms":{one.until_ms},"attempt":{attempt},"records":[{records}]}}'
+        f'{{"lease":"{delivery.lease}","topic":"{delivery.tp.topic}","partition":{delivery.tp.partition},'
+        f'"until_ms":{delivery.until_ms},"attempt":{attempt},"records":[{records}]}}'
     )
 
 
@@ -268,8 +270,8 @@ def _base64(value: bytes | None) -> str:
 def read_arrow(delivered: Sequence[Delivered], *, done: bool) -> bytes:
     """Return the answer to a read as an Arrow stream of `LEASED_SCHEMA`."""
     schema = LEASED_SCHEMA.with_metadata({"done": "true" if done else "false"})
-    records = [record for one in delivered for record in one.records]
-    sizes = [len(one.records) for one in delivered]
+    records = [record for delivery in delivered for record in delivery.records]
+    sizes = [len(delivery.records) for delivery in delivered]
     headers = [
         [{"key": name, "value": value} for name, value in record.headers] or None
         for record in records
@@ -283,7 +285,7 @@ def read_arrow(delivered: Sequence[Delivered], *, done: bool) -> bytes:
         "key": [record.key for record in records],
         "value": [record.value for record in records],
         "headers": headers,
-        "lease_until": _repeated([one.until_ms for one in delivered], sizes),
+        "lease_until": _repeated([delivery.until_ms for delivery in delivered], sizes),
         "attempt": [record.attempt for record in records],
     }
     arrays: dict[str, Any] = {
@@ -291,7 +293,7 @@ def read_arrow(delivered: Sequence[Delivered], *, done: bool) -> bytes:
     }
     arrays["lease"] = pa.DictionaryArray.from_arrays(
         pa.array(_repeated(list(range(len(delivered))), sizes), pa.int32()),
-        pa.array([one.lease for one in delivered], pa.string()),
+        pa.array([delivery.lease for delivery in delivered], pa.string()),
     )
     batch = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
     sink = pa.BufferOutputStream()
@@ -305,10 +307,10 @@ def _repeated(values: Sequence[int], counts: Sequence[int]) -> list[int]:
 
 
 def body_error(error: ValueError) -> ConfigError:
-    """Return the error of a request that no model accepts, without the values: they may be secret."""
-    found = getattr(error, "errors", None)
-    if found is None:
+    """Return the error of an invalid request without its values, which may be secret."""
+    errors = getattr(error, "errors", None)
+    if errors is None:
         return ConfigError(f"the request is invalid: {error}")
-    first = found(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(one) for one in first["loc"]) or "the body"
+    first = errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the body"
     return ConfigError(f"the request is invalid: {where}: {first['msg']}")

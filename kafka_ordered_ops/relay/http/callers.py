@@ -1,4 +1,4 @@
-"""Who calls: the access of a request, how many requests it may send, and a line in the log for denied ones."""
+"""Callers: check the access of a request, limit the rate of requests, and log denied ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kafka_ordered_ops.relay.rights import EVERYTHING, Access
 
 _AUDIT: Final = logging.getLogger("kafka_ordered_ops.relay.audit")
 
-#: Of a path in the log: the caller chose it.
+#: How much of a path is logged: the caller chooses it.
 _SHOWN_LENGTH: Final = 80
-#: Lines in a second: callers without a token must not fill the disk.
+#: The limit of lines per second: callers without a token must not fill the disk.
 _LINES: Final = 20
-#: More than there are tokens: names that are gone are forgotten.
+#: More than the number of tokens: removed names are forgotten.
 _RATES_MAX: Final = 1_000
 
 
@@ -27,9 +27,9 @@ class Callers:
     """Callers of one server.
 
     Args:
-        tokens: the access tokens; None: whoever can connect may do everything.
-        is_local: whether the server listens on this machine alone.
-        clock: seconds that never go back.
+        tokens: the access tokens; None allows everything to everyone who can connect.
+        is_local: whether the server listens only on this machine.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Callers:
         self._unsaid = 0
 
     def access_of(self, headers: Mapping[bytes, bytes]) -> Access:
-        """Return what the caller may do.
+        """Return the caller's rights.
 
         Raises:
-            AccessDeniedError: no valid token.
-            HttpError: the request was sent by a web page of somebody else.
+            AccessDeniedError: there is no valid token.
+            HttpError: a foreign web page sent the request.
         """
         if self._tokens is None:
             if self._is_local:
@@ -79,7 +79,7 @@ class Callers:
             )
 
     def denied(self, scope: Mapping[str, Any], access: Access | None, error: Exception) -> None:
-        """Write the line, unless there are too many; the token is never in it."""
+        """Log a denied request, unless there are too many; the line never contains the token."""
         if not self._lines.take(_LINES, self._clock()):
             self._unsaid += 1
             return
@@ -97,7 +97,7 @@ class Callers:
         )
 
     def _check_host(self, host: bytes) -> None:
-        # A page whose name was made to point to this machine can send requests, but not under our name.
+        # A page whose host name was made to point to this machine can send requests, but not with our host name.
         name = host.decode("latin-1").lower()
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
         if name != "localhost" and not _is_loopback(name.removeprefix("[").removesuffix("]")):
@@ -108,7 +108,7 @@ class Callers:
 
 
 class _Rate:
-    """Lets so many through in each second, and as many at once after a quiet one."""
+    """Allow a number of requests per second, and as many at once after a quiet second."""
 
     __slots__ = ("_at_s", "_used")
 

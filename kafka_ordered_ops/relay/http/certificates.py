@@ -1,4 +1,4 @@
-"""The server's certificate: read at the start, and again when its files change."""
+"""The server's certificate, which is read at the start, and again when its files change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Without one, OpenSSL would ask for it at the terminal, and the server would wait.
+#: Without a password, OpenSSL would prompt for it at the terminal and block the server.
 _NO_PASSWORD: Final = ""
 
 
@@ -20,8 +20,8 @@ class Certificates:
 
     Args:
         certificate: PEM, with the whole chain.
-        key: PEM; None: in the same file.
-        client_authority: PEM; callers need a certificate of this authority. It is read once.
+        key: PEM; None if the key is in the certificate's file.
+        client_authority: PEM; callers need a certificate of this authority. The file is read once.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -33,16 +33,16 @@ class Certificates:
         self.context = self._loaded()
 
     def look(self) -> None:
-        """Use the certificate for new connections if it was renewed."""
+        """Use a renewed certificate for new connections."""
         seen = self._look()
         if seen == self._seen:
             return
         try:
-            # Of a pair that does not fit, the context would keep one half.
+            # Checked first: the context would keep one half of a pair that does not match.
             self._loaded()
             self.context.load_cert_chain(self._certificate, self._key, _NO_PASSWORD)
         except (ConfigError, OSError) as error:
-            _LOG.error("the certificate as it was before stays in use: %s", error)
+            _LOG.error("the previous certificate stays in use: %s", error)
         else:
             _LOG.info("the certificate %s was read again", self._certificate)
         self._seen = seen
@@ -56,7 +56,7 @@ class Certificates:
                 context.load_verify_locations(self._authority)
                 context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as error:
-            # Which file it is, the error does not say; its own text may show a path or a line, never the key.
+            # The error does not name the file; its text may contain a path or a line, but never the key.
             raise ConfigError(
                 f"the files for TLS cannot be used ({self._certificate}, {self._key}, {self._authority}): {error}"
             ) from error
@@ -68,7 +68,7 @@ class Certificates:
 
 def _state(file: Path) -> tuple[int, int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

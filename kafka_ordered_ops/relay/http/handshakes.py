@@ -1,7 +1,7 @@
-"""TLS of the relay's connections: handshakes count before anything else of a connection does.
+"""TLS handshakes of the relay's connections, which are limited before anything else of a connection.
 
-An event loop that encrypts by itself tells nobody of a connection before its handshake is over: clients that begin one and say
-nothing more would be open files without number.
+An event loop that encrypts by itself does not report a connection before its handshake is complete. So clients that begin
+a handshake and then stay silent could open any number of connections.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kafka_ordered_ops.relay.http.protocol import Connections
 
 _T = TypeVar("_T")
 
-#: A client that connects, and does not go on with TLS.
+#: The limit for a client that connects, but does not complete the handshake.
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
 class Handshakes:
-    """The connections of one server whose handshake is not over: as many as there may be of the others."""
+    """The connections of one server with an incomplete handshake: as many as complete connections are allowed."""
 
     def __init__(self, context: ssl.SSLContext, connections: Connections) -> None:
         self._context, self._connections = context, connections
@@ -30,12 +30,12 @@ class Handshakes:
         self._open: dict[_Handshake, asyncio.Task[None]] = {}
 
     def protocol(self) -> Callable[..., asyncio.Protocol]:
-        """Return what uvicorn calls for each connection."""
+        """Return the factory that uvicorn calls for each connection."""
         inner = self._connections.protocol()
-        return lambda **given: _Handshake(self, lambda: inner(**given))
+        return lambda **arguments: _Handshake(self, lambda: inner(**arguments))
 
     def begin(self, handshake: _Handshake, transport: asyncio.Transport, peer: str) -> None:
-        """Begin a handshake, or close a connection that is one too many."""
+        """Begin a handshake, or close a connection beyond the limits."""
         limits = self._connections.limits
         if self._by_peer[peer] >= limits.connections_per_peer_max:
             self._refuse(transport, 429)
@@ -43,7 +43,7 @@ class Handshakes:
             self._refuse(transport, 503)
         else:
             self._by_peer[peer] += 1
-            # What comes next is for TLS: a task would begin too late.
+            # The next bytes are for TLS, so it starts at once: a task would start too late.
             secured = _Begun(
                 asyncio.get_running_loop().start_tls(
                     transport,
@@ -58,12 +58,12 @@ class Handshakes:
             task.add_done_callback(lambda _: self._end(handshake, peer))
 
     def abort(self) -> None:
-        """End those that are not over."""
+        """Cancel the handshakes that are not complete."""
         for task in self._open.values():
             task.cancel()
 
     def _refuse(self, transport: asyncio.Transport, status: int) -> None:
-        # There is nothing yet in which an answer could be sent.
+        # Without TLS, no answer can be sent yet.
         self._connections.refused[status] += 1
         transport.abort()
 
@@ -75,11 +75,11 @@ class Handshakes:
 
 
 class _Handshake(asyncio.Protocol):
-    """One connection until its handshake is over; it then belongs to the protocol that `make` makes."""
+    """One connection until its handshake is complete; then the protocol that `make` returns takes over."""
 
     def __init__(self, all_of_them: Handshakes, make: Callable[[], asyncio.Protocol]) -> None:
         self._all, self._make = all_of_them, make
-        #: What arrives between the end of the handshake and the loop's next round.
+        #: Data that arrives between the end of the handshake and the loop's next round.
         self._early: list[bytes] = []
         self._is_lost = False
 
@@ -97,11 +97,11 @@ class _Handshake(asyncio.Protocol):
     async def run(
         self, transport: asyncio.Transport, secured: Awaitable[asyncio.Transport | None]
     ) -> None:
-        """Pass the connection on when it is a secure one."""
+        """Pass the connection on once it is secure."""
         try:
             secure = await secured
         except (OSError, asyncio.CancelledError):
-            # What clients send is no news; errors of TLS and deadlines are errors of the system, too.
+            # Clients' mistakes are not logged; errors of TLS and timeouts are also `OSError`.
             secure = None
         if secure is None or self._is_lost:
             transport.abort()
@@ -114,7 +114,7 @@ class _Handshake(asyncio.Protocol):
 
 
 class _Begun(Awaitable[_T]):
-    """A coroutine whose first step is made at once; to be awaited once."""
+    """A coroutine whose first step runs at once; to be awaited once."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
         self._coroutine = coroutine

@@ -1,4 +1,4 @@
-"""What a server counts, in the text format of Prometheus."""
+"""The metrics of a server, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_ordered_ops.relay.ports import PartitionStatus
 TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX: Final = "kafka_ordered_ops_relay_"
-#: Seconds: from an answer out of memory to the longest wait.
+#: Seconds, from an answer from memory to the longest wait.
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _Labels = tuple[tuple[str, str], ...]
@@ -49,7 +49,7 @@ class Metrics:
         self._buckets[operation][bisect_left(_BUCKETS_S, seconds)] += 1
 
     def text(self, partitions: Iterable[PartitionStatus], *, is_ready: bool, is_whole: bool) -> str:
-        """Return what the service knows of partitions, and if `is_whole` the counters of the server as well."""
+        """Return the metrics of partitions and, if `is_whole`, the counters of the server."""
         lines: list[str] = []
 
         def add(name: str, kind: str, about: str, values: Iterable[tuple[_Labels, float]]) -> None:
@@ -92,42 +92,56 @@ class Metrics:
 
     def _add_groups(self, partitions: list[PartitionStatus], add: _Add) -> None:
         now_ms = time.time_ns() // 1_000_000
-        groups = [(_of_group(one), one) for one in partitions if one.group is not None]
+        groups = [(_of_group(status), status) for status in partitions if status.group is not None]
         add(
             "owned_partitions",
             "gauge",
             "Partitions whose records this server hands out.",
-            [((), len({(one.topic, one.partition) for one in partitions if one.is_mine}))],
+            [
+                (
+                    (),
+                    len(
+                        {
+                            (status.topic, status.partition)
+                            for status in partitions
+                            if status.is_mine
+                        }
+                    ),
+                )
+            ],
         )
         add(
-            "pending_records", "gauge", "Leased records.", [(at, one.pending) for at, one in groups]
+            "pending_records",
+            "gauge",
+            "Leased records.",
+            [(at, status.pending) for at, status in groups],
         )
         add(
             "refused_dead_letters",
             "gauge",
             "Records whose dead letters were refused.",
-            [(at, one.refused_dead_letters) for at, one in groups],
+            [(at, status.refused_dead_letters) for at, status in groups],
         )
         add(
             "acknowledged_offsets",
             "gauge",
             "Offsets acknowledged beyond the first that is not.",
-            [(at, one.acknowledged) for at, one in groups],
+            [(at, status.acknowledged) for at, status in groups],
         )
         add(
             "base_offset",
             "gauge",
             "The first offset that is not acknowledged.",
-            [(at, one.base) for at, one in groups if one.base is not None],
+            [(at, status.base) for at, status in groups if status.base is not None],
         )
         add(
             "oldest_lease_seconds",
             "gauge",
             "Time until the oldest lease ends.",
             [
-                (at, (one.oldest_lease_ms - now_ms) / 1000)
-                for at, one in groups
-                if one.oldest_lease_ms is not None
+                (at, (status.oldest_lease_ms - now_ms) / 1000)
+                for at, status in groups
+                if status.oldest_lease_ms is not None
             ],
         )
 
@@ -145,11 +159,11 @@ class Metrics:
             lines.append(f"{full}_count{operation} {total}")
 
 
-def _of_group(one: PartitionStatus) -> _Labels:
+def _of_group(status: PartitionStatus) -> _Labels:
     return (
-        ("topic", one.topic),
-        ("partition", str(one.partition)),
-        ("group", str(one.group)),
+        ("topic", status.topic),
+        ("partition", str(status.partition)),
+        ("group", str(status.group)),
     )
 
 

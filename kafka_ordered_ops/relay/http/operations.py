@@ -1,4 +1,4 @@
-"""What clients ask for: checks of rights, calls of the service, and answers."""
+"""The operations of clients: check rights, call the service, and answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.errors import (
     RelayUnavailableError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.plan import PLAN_BYTES_MAX, WindowPlan
 from kafka_ordered_ops.relay.http import bodies
 from kafka_ordered_ops.relay.http.answers import Answer, ClientGoneError, Wire
@@ -29,10 +29,10 @@ from kafka_ordered_ops.relay.limits import ANSWER_BYTES, ANSWERS_MAX, Limits
 from kafka_ordered_ops.relay.ports import Delivered, LeasedOffsets, RelayService
 from kafka_ordered_ops.relay.rights import Access, Verb
 
-#: Beyond the client's wait: for the brokers to store the change.
+#: Added to the client's wait, for the brokers to store the change.
 _ANSWER_S: Final = 30.0
 
-#: Of a record in an answer, beside its contents, about.
+#: The approximate size of a record in an answer without its contents.
 _RECORD_BYTES: Final = 100
 _DONE: Final = Answer(b"{}")
 
@@ -41,7 +41,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, once its caller and its body are known."""
+    """One request, with its caller's rights and its body."""
 
     access: Access
     body: bytes
@@ -58,12 +58,12 @@ class Operations:
 
     async def read(self, call: Call) -> Answer:
         """Hand out records."""
-        asked = _parsed(bodies.ReadBody, call.body)
-        topics = self._check_read(call.access, asked)
-        delivered, done = await self._read(call, asked, topics)
+        request = _parsed(bodies.ReadBody, call.body)
+        topics = self._check_read(call.access, request)
+        delivered, done = await self._read(call, request, topics)
         if not _is_large(delivered):
             return self._read_answer(call, delivered, done, None)
-        # It is in memory several times until it is sent: others of this caller wait for that.
+        # The answer is in memory several times until it is sent, so this caller's other large answers wait.
         turn = self._large_answers.of(call.access.name)
         await turn.acquire()
         try:
@@ -80,14 +80,14 @@ class Operations:
         done: bool,
         sent: Callable[[], None] | None,
     ) -> Answer:
-        self._metrics.records_delivered += sum(len(one.records) for one in delivered)
+        self._metrics.records_delivered += sum(len(delivery.records) for delivery in delivered)
         if bodies.ARROW_TYPE.encode() in call.headers.get(b"accept", b""):
             body = bodies.read_arrow(delivered, done=done)
             return Answer(body, content_type=bodies.ARROW_TYPE, sent=sent)
         return Answer(bodies.read_json(delivered, done=done), sent=sent)
 
     async def acknowledge(self, call: Call) -> Answer:
-        """Note that records are done."""
+        """Acknowledge records."""
         leases = self._leases(call)
         async with _deadline():
             await self._service.acknowledge(leases)
@@ -103,40 +103,40 @@ class Operations:
         return _DONE
 
     async def extend(self, call: Call) -> Answer:
-        """Let leases end later."""
-        asked = _parsed(bodies.ExtendBody, call.body)
-        self._check_leases(call.access, asked.leases)
-        self._check_lease_s(call.access, asked.lease_s)
+        """Extend leases."""
+        request = _parsed(bodies.ExtendBody, call.body)
+        self._check_leases(call.access, request.leases)
+        self._check_lease_s(call.access, request.lease_s)
         async with _deadline():
-            until_ms = await self._service.extend(asked.leases, asked.lease_s)
-        self._metrics.leases_extended += len(asked.leases)
+            until_ms = await self._service.extend(request.leases, request.lease_s)
+        self._metrics.leases_extended += len(request.leases)
         return Answer(json.dumps({"until_ms": until_ms}).encode())
 
     async def open_window(self, call: Call) -> Answer:
-        """Begin a group with the records of a window."""
+        """Open a group with the records of a window."""
         is_large = len(call.body) > self._limits.body_bytes_max
-        # Half a second for the largest: others must not wait for that.
-        plan, given = await asyncio.to_thread(_plan, call.body) if is_large else _plan(call.body)
-        group = plan.window_id if given is None else given
+        # Parsing the largest plan takes half a second, which must not block other calls.
+        plan, name = await asyncio.to_thread(_plan, call.body) if is_large else _plan(call.body)
+        group = plan.window_id if name is None else name
         call.access.check(Verb.ADMIN, topics=plan.topics, groups=[group])
         async with _deadline():
-            opened = await self._service.open_window(plan, given, call.access.reader)
+            opened = await self._service.open_window(plan, name, call.access.reader)
         return Answer(json.dumps({"group": opened}).encode())
 
     # --- rights --------------------------------------------------------------------------------------
 
-    def _check_read(self, access: Access, asked: bodies.ReadBody) -> frozenset[str] | None:
-        """Return the topics to read; None: all. Of others, an error names only those that the caller may know."""
-        access.check(Verb.READ, topics=asked.topics or (), groups=[asked.group])
-        self._check_lease_s(access, asked.lease_s)
-        if asked.topics is None and access.topics.is_all:
+    def _check_read(self, access: Access, request: bodies.ReadBody) -> frozenset[str] | None:
+        """Return the topics to read; None for all. An error names only topics that the caller may know."""
+        access.check(Verb.READ, topics=request.topics or (), groups=[request.group])
+        self._check_lease_s(access, request.lease_s)
+        if request.topics is None and access.topics.is_all:
             return None
-        allowed = frozenset(one for one in self._service.topics if access.topics.allow(one))
+        allowed = frozenset(topic for topic in self._service.topics if access.topics.allow(topic))
         if not allowed:
             raise AccessDeniedError(
                 f"the token {access.name!r} allows none of the topics that are served"
             )
-        topics = allowed if asked.topics is None else frozenset(asked.topics)
+        topics = allowed if request.topics is None else frozenset(request.topics)
         if unknown := sorted(topics - allowed):
             raise UnknownTopicError(
                 f"this relay does not serve {', '.join(unknown)}: it serves {', '.join(sorted(allowed))}",
@@ -145,17 +145,17 @@ class Operations:
         return topics
 
     def _leases(self, call: Call) -> list[LeasedOffsets]:
-        asked = _parsed(bodies.LeasesBody, call.body)
-        self._check_leases(call.access, [one.lease for one in asked.leases])
-        return asked.offsets()
+        request = _parsed(bodies.LeasesBody, call.body)
+        self._check_leases(call.access, [lease.lease for lease in request.leases])
+        return request.offsets()
 
     def _check_leases(self, access: Access, tokens: Sequence[str]) -> None:
-        # A caller with all rights is spared the look into each token: the service looks as well.
-        places = () if access.is_whole else {self._service.place_of(one) for one in tokens}
+        # For a caller with all rights, tokens are not decoded here: the service decodes them anyway.
+        places = () if access.is_whole else {self._service.place_of(token) for token in tokens}
         access.check(
             Verb.ACKNOWLEDGE,
-            topics={one.topic for one in places},
-            groups={one.group for one in places},
+            topics={place.topic for place in places},
+            groups={place.group for place in places},
         )
 
     def _check_lease_s(self, access: Access, lease_s: float) -> None:
@@ -167,16 +167,16 @@ class Operations:
     # --- reading -------------------------------------------------------------------------------------
 
     async def _read(
-        self, call: Call, asked: bodies.ReadBody, topics: frozenset[str] | None
+        self, call: Call, request: bodies.ReadBody, topics: frozenset[str] | None
     ) -> tuple[list[Delivered], bool]:
-        """Read for as long as the client is there: records for one that is gone would be nobody's for a whole lease."""
+        """Read while the client is connected: records for a lost client would be blocked for a whole lease."""
         with call.wire.cancelled_when_gone():
-            async with _deadline(asked.wait_s):
+            async with _deadline(request.wait_s):
                 delivered, done = await self._service.read(
-                    asked.group,
-                    records_max=asked.records_max,
-                    wait_s=asked.wait_s,
-                    lease_s=asked.lease_s,
+                    request.group,
+                    records_max=request.records_max,
+                    wait_s=request.wait_s,
+                    lease_s=request.lease_s,
                     topics=topics,
                     reader=call.access.reader,
                 )
@@ -184,21 +184,21 @@ class Operations:
         return delivered, done
 
     async def _check_there(self, call: Call, delivered: Sequence[Delivered]) -> None:
-        """Give records back, and raise `ClientGoneError`, if the client has left while they were on their way."""
+        """Give records back and raise `ClientGoneError` if the client has disconnected in the meantime."""
         if not call.wire.is_gone:
             return
         with suppress(KafkaOrderedOpsError):
             if delivered:
-                await self._service.cancel([(one.lease, None) for one in delivered])
+                await self._service.cancel([(delivery.lease, None) for delivery in delivered])
         raise ClientGoneError
 
 
 def _is_large(delivered: Sequence[Delivered]) -> bool:
-    size = _RECORD_BYTES * sum(len(one.records) for one in delivered)
-    for one in delivered:
+    size = _RECORD_BYTES * sum(len(delivery.records) for delivery in delivered)
+    for delivery in delivered:
         if size >= ANSWER_BYTES:
             break
-        for record in one.records:
+        for record in delivery.records:
             size += len(record.value or b"") + len(record.key or b"")
             if record.headers:
                 size += sum(len(name) + len(value or b"") for name, value in record.headers)
@@ -206,7 +206,7 @@ def _is_large(delivered: Sequence[Delivered]) -> bool:
 
 
 class _deadline:
-    """Raise `RelayUnavailableError` when the service takes too long."""
+    """Raise `RelayUnavailableError` if the service takes too long."""
 
     def __init__(self, wait_s: float = 0.0) -> None:
         self._timeout = asyncio.timeout(wait_s + _ANSWER_S)
@@ -224,12 +224,12 @@ class _deadline:
 
 
 def _plan(body: bytes) -> tuple[WindowPlan, str | None]:
-    """Return the plan and the name of the group, if there is one, in a request that opens a window."""
+    """Return the plan and the name of the group, if any, from a request that opens a window."""
     try:
-        asked = bodies.WindowBody.model_validate(
+        request = bodies.WindowBody.model_validate(
             strict_json.loads(body, limit_bytes=PLAN_BYTES_MAX)
         )
-        return WindowPlan.from_json(Fields(asked.plan, "plan")), asked.group
+        return WindowPlan.from_json(request.plan), request.group
     except ValidationError as error:
         raise bodies.body_error(error) from None
     except JsonError as error:
@@ -248,10 +248,10 @@ Run = Callable[[Call], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A POST request that clients may send."""
+    """A POST operation for clients."""
 
     run: Run
-    #: What its caller must be allowed, to have as much as its body read.
+    #: The right that a caller needs before even its body is read.
     verb: Verb
     body: type[BaseModel]
     answer: type[BaseModel]
@@ -259,17 +259,17 @@ class Post:
 
     @property
     def name(self) -> str:
-        """Its name, in metrics."""
+        """The name in metrics."""
         return self.run.__name__
 
     @property
     def has_plan(self) -> bool:
-        """Whether its body has a plan, which may be large."""
+        """Whether the body has a plan, which may be large."""
         return self.bytes_max == PLAN_BYTES_MAX
 
 
 def posts(run: Operations, bytes_max: int) -> dict[str, Post]:
-    """Return all of them by path; only a plan may have more than `bytes_max`."""
+    """Return the POST operations by path; only a plan may have more than `bytes_max`."""
     leases, done = bodies.LeasesBody, bodies.DoneAnswer
     return {
         "/v1/read": Post(run.read, Verb.READ, bodies.ReadBody, bodies.ReadAnswer, bytes_max),

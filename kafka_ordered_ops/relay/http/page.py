@@ -1,4 +1,4 @@
-"""The status page: one file without anything from elsewhere."""
+"""The status page: one file that loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PAGE: Final = files(__package__).joinpath("page.html").read_bytes()
 
 
 def _hash_of(tag: str) -> str:
-    [found] = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), PAGE, re.S)
-    return f"'sha256-{b64encode(hashlib.sha256(found).digest()).decode()}'"
+    [content] = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), PAGE, re.S)
+    return f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'"
 
 
-#: Only the page's own script runs, and only asks its own server.
+#: Only the page's own script may run, and may only call its own server.
 PAGE_HEADERS: Final = {
     "content-type": "text/html; charset=utf-8",
     "content-security-policy": f"default-src 'none'; script-src {_hash_of('script')}; "

@@ -1,8 +1,8 @@
-"""Connections of the relay: deadlines and bounds that uvicorn does not have.
+"""Connections of the relay, with deadlines and limits that uvicorn does not have.
 
-uvicorn waits without end for the rest of a request, and for a client that takes nothing of its answer. Here, a request that is
-not there in time, or has too large a header, and a connection too many, end with an answer that says so. Probes of whoever
-watches over the server are answered beyond the limits: a server that is busy must not be taken for a dead one.
+uvicorn waits forever for the rest of a request, and for a client that does not receive its answer. Here, a late request, a
+request with too large a header, and a connection beyond the limits get an error answer. Health probes are answered even
+beyond the limits, so that a busy server is not mistaken for a dead one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kafka_ordered_ops.relay.http.answers import CLOSE, RETRIABLE, WIRE, Wire
 from kafka_ordered_ops.relay.limits import Limits
 
 _LOG: Final = logging.getLogger(__name__)
-#: uvicorn's own, but for its lines about single requests; see `is_news`.
+#: uvicorn's log, without its lines about single requests; see `is_news`.
 _WEB: Final = logging.getLogger(f"{__name__}.web")
 
 #: Requests that need no token and are answered on connections beyond the limits.
 PROBES: Final = frozenset({b"/health", b"/ready"})
-#: Connections beyond the limits, of one address: each is closed after its answer, or soon without a request.
+#: Connections of one address beyond the limits: each is closed after its answer, or soon if there is no request.
 _PROBES_MAX: Final = 4
 _PROBE_TIMEOUT_S: Final = 1.0
 
-#: For the last bytes of an answer, when the connection is closed.
+#: How long a closed connection may take for the last bytes of an answer.
 _LINGER_S: Final = 5.0
 
 _TOO_MANY: Final = "too many connections"
@@ -50,9 +50,9 @@ _PHRASES: Final = {
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Return whether a line of uvicorn is for the log: what clients send is counted, and a task that ends at the stop is no error."""
-    found = record.exc_info[1] if record.exc_info else None
-    return record.levelno >= logging.ERROR and not isinstance(found, asyncio.CancelledError)
+    """Return whether to log a line of uvicorn: clients' mistakes are only counted, and a cancelled task is not an error."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.levelno >= logging.ERROR and not isinstance(error, asyncio.CancelledError)
 
 
 _WEB.addFilter(is_news)
@@ -66,15 +66,15 @@ class Connections:
         self.by_peer: Counter[str] = Counter()
         self.total = 0
         self._beyond: Counter[str] = Counter()
-        #: Connections, requests and answers that were cut off, by status.
+        #: The number of connections, requests and answers that were refused or cut off, by status.
         self.refused: Counter[int] = Counter()
 
     def protocol(self) -> type[RelayProtocol]:
-        """Return the class that uvicorn makes one of for each connection."""
+        """Return the class that uvicorn instantiates for each connection."""
         return type("BoundedProtocol", (RelayProtocol,), {"open": self})
 
     def add(self, peer: str) -> int | None:
-        """Count a connection; return the status to refuse its requests with, if it is one too many."""
+        """Count a connection; return the status to refuse its requests with if it is beyond the limits."""
         self.total += 1
         self.by_peer[peer] += 1
         if self.by_peer[peer] > self.limits.connections_per_peer_max:
@@ -87,13 +87,13 @@ class Connections:
         return self._beyond[peer] <= _PROBES_MAX
 
     def end_probe(self, peer: str) -> None:
-        """Take note that a connection beyond the limits is gone."""
+        """Uncount a connection beyond the limits."""
         self._beyond[peer] -= 1
         if not self._beyond[peer]:
             del self._beyond[peer]
 
     def remove(self, peer: str) -> None:
-        """Take note that a connection is gone."""
+        """Uncount a connection."""
         self.total -= 1
         self.by_peer[peer] -= 1
         if not self.by_peer[peer]:
@@ -121,7 +121,7 @@ class _OwnWire(Wire):
         return self.is_gone or _answer_at_once(self._cycle, status, headers, body)
 
     async def drained(self) -> None:
-        # Some event loops write in their next round, and notice then that the client is slow.
+        # Some event loops write in their next round, and only then notice that the client is slow.
         await asyncio.sleep(0)
         await self._cycle.flow.drain()
 
@@ -140,9 +140,9 @@ class RelayProtocol(HttpToolsProtocol):
         self._peer = ""
         self._header_bytes = self._incomplete_bytes = 0
         self._is_header = self._is_request = False
-        #: How requests are refused that the parser cannot read, or that are outside the limits.
+        #: The status and message for a request that the parser rejects or that exceeds the limits.
         self._refusal: tuple[int, str] | None = None
-        #: The connection is one too many: it is refused with this status, unless it sends a probe.
+        #: The status for a connection beyond the limits: its requests are refused with it, except probes.
         self._is_beyond: int | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._response_timer: asyncio.TimerHandle | None = None
@@ -160,7 +160,7 @@ class RelayProtocol(HttpToolsProtocol):
             self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Uncount the connection."""
         self._stop_request_timer()
         self._stop_response_timer()
         self.open.remove(self._peer)
@@ -170,17 +170,17 @@ class RelayProtocol(HttpToolsProtocol):
         self.is_lost = True
         if self.when_gone is not None:
             self.when_gone()
-        # uvicorn leaves it armed when the client broke the connection.
+        # uvicorn does not cancel this timer when the client breaks the connection.
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, and see whether it is a whole request."""
+        """Parse received data, and check whether the request is complete."""
         if self.transport.is_closing():
             return
         was_header = self._is_header
         super().data_received(data)
         if was_header and self._is_header:
-            # The parser reports a header when it is complete: one without an end counts by its bytes.
+            # The parser reports only complete headers, so the bytes of an endless one are counted here.
             self._incomplete_bytes += len(data)
             if self._incomplete_bytes > self.open.limits.header_bytes_max:
                 self._refuse(431, _LARGE_HEADER)
@@ -189,7 +189,7 @@ class RelayProtocol(HttpToolsProtocol):
             self._await_request()
 
     def pause_writing(self) -> None:
-        """Wait for the client to take what was written."""
+        """Wait for the client to receive what was written."""
         super().pause_writing()
         if self._response_timer is None:
             self._response_timer = self.loop.call_later(
@@ -197,7 +197,7 @@ class RelayProtocol(HttpToolsProtocol):
             )
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Continue writing."""
         super().resume_writing()
         self._stop_response_timer()
 
@@ -220,10 +220,10 @@ class RelayProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Go on to the body."""
+        """Continue with the body."""
         self._is_header = False
         if self.parser.should_upgrade() and any(name in _OF_BODIES for name, _ in self.headers):
-            # The parser leaves the body out.
+            # The parser does not deliver the body of such a request.
             self._refusal = 400, _UPGRADE
             raise _RefusedError
         if self._is_beyond is not None:
@@ -234,7 +234,7 @@ class RelayProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         else:
             super().on_headers_complete()
-        # The application starts later.
+        # Set before the application starts.
         self.scope["extensions"] = {WIRE: {"wire": _OwnWire(self)}}
 
     def on_message_complete(self) -> None:
@@ -244,7 +244,7 @@ class RelayProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is no HTTP, or outside the limits."""
+        """Refuse a request that is not HTTP, or exceeds the limits."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def timeout_keep_alive_handler(self) -> None:
@@ -266,7 +266,7 @@ class RelayProtocol(HttpToolsProtocol):
     # --- deadlines -------------------------------------------------------------------------------
 
     def _await_request(self) -> None:
-        # One deadline for the whole request: a byte now and then does not move it.
+        # One deadline for the whole request: slow single bytes do not extend it.
         if self._request_timer is None:
             timeout_s = self.open.limits.request_timeout_s
             if self._is_beyond is not None:
@@ -285,7 +285,7 @@ class RelayProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.open.refused[status] += 1
-        # Between headers and the end of the body, the application may have begun an answer.
+        # The application may have begun an answer before the end of the body.
         if self._is_idle or not self.cycle.response_started:
             retriable = "true" if status in RETRIABLE else "false"
             body = f'{{"error":{{"type":"HttpError","message":"{why}","retriable":{retriable}}}}}'.encode()
@@ -299,7 +299,7 @@ class RelayProtocol(HttpToolsProtocol):
         self._abort_later()
 
     def _abort_later(self) -> None:
-        # Closing waits until everything is sent: without end, if the client takes nothing.
+        # Closing waits until everything is sent, which is forever if the client does not receive it.
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _cut_off(self) -> None:
@@ -321,10 +321,9 @@ class RelayProtocol(HttpToolsProtocol):
 def _answer_at_once(
     cycle: RequestResponseCycle, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes
 ) -> bool:
-    """Send a whole answer; return False where only uvicorn's steps will do.
+    """Send a whole answer; return False if it must be sent by uvicorn's own steps.
 
-    uvicorn sends its head and its body one after the other: two writes to the socket, which are half of what HTTP costs
-    for a small answer.
+    uvicorn sends head and body separately: two writes to the socket, which are half of the cost of HTTP for a small answer.
     """
     if (
         cycle.flow.write_paused
@@ -337,8 +336,8 @@ def _answer_at_once(
     cycle.waiting_for_100_continue = False
     cycle.keep_alive = cycle.keep_alive and not set(CLOSE) & set(headers)
     if not cycle.keep_alive:
-        headers = [*(one for one in headers if one not in CLOSE), *CLOSE]
-    head = b"".join([STATUS_LINE[status], *(b"%b: %b\r\n" % one for one in headers), b"\r\n"])
+        headers = [*(header for header in headers if header not in CLOSE), *CLOSE]
+    head = b"".join([STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers), b"\r\n"])
     cycle.transport.write(head + body)
     cycle.message_event.set()
     if not cycle.keep_alive:

@@ -1,4 +1,4 @@
-"""The server: where it listens, with which protection, and how it runs."""
+"""The server: its address, its protection, and its run."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _UVICORN: Final = logging.getLogger("uvicorn.error")
 
 DEFAULT_PORT: Final = 8642
 
-#: For requests in flight, after SIGTERM. Nothing is lost without it: leases run out.
+#: The time for requests in flight after SIGTERM. A cut-off request loses nothing, because leases expire.
 _STOP_TIMEOUT_S: Final = 2
 _BACKLOG: Final = 256
-#: Between two looks whether the service still runs, and whether the certificate was renewed.
+#: The interval between two checks of the service and the certificate.
 _WATCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """Where a server listens, and who may call.
+    """The address of a server, and who may call it.
 
     Args:
         host: an address or a host name.
-        port: 0: a free one.
+        port: the port; 0 chooses a free one.
         tls_certificate: PEM, with the whole chain.
-        tls_key: PEM; None: in the same file.
+        tls_key: PEM; None if the key is in the certificate's file.
         client_authority: PEM; callers need a certificate of this authority.
         tokens: the tokens file.
 
     Raises:
-        ConfigError: others than this machine could call, without TLS or without proof of who they are.
+        ConfigError: other machines could call without TLS or without authentication.
     """
 
     host: str = "127.0.0.1"
@@ -90,22 +90,22 @@ class Listening:
             return self.host == "localhost"
 
     @classmethod
-    def at(cls, address: str, **given: Any) -> Listening:
-        """Return it for an address such as ``127.0.0.1:8642``, ``[::1]:8642`` or a host alone."""
+    def at(cls, address: str, **options: Any) -> Listening:
+        """Parse an address such as ``127.0.0.1:8642``, ``[::1]:8642`` or a host alone."""
         host, sign, port = address.rpartition(":")
         if not sign or address.endswith("]"):
             host, port = address, str(DEFAULT_PORT)
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
             raise ConfigError(f"the address {address!r} is not HOST:PORT")
-        return cls(host=host.removeprefix("[").removesuffix("]"), port=int(port), **given)
+        return cls(host=host.removeprefix("[").removesuffix("]"), port=int(port), **options)
 
     def bound(self) -> socket.socket:
-        """Return the socket, listening; raise `ConfigError` for an address that cannot be had."""
+        """Return a listening socket; raise `ConfigError` for an address that cannot be used."""
         try:
-            found = socket.getaddrinfo(
+            addresses = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            family, kind, proto, _, address = found[0]
+            family, kind, proto, _, address = addresses[0]
             made = socket.socket(family, kind, proto)
         except OSError as error:
             raise ConfigError(f"cannot listen on {self.host}: {error.strerror}") from error
@@ -131,8 +131,8 @@ class RelayServer:
     """One server of the relay.
 
     Args:
-        listening: where it listens.
-        service: makes the service behind it, on the server's event loop.
+        listening: the address, and who may call.
+        service: creates the service, on the server's event loop.
 
     Raises:
         ConfigError: the address, a file for TLS or the tokens file cannot be used.
@@ -155,14 +155,14 @@ class RelayServer:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The URL for clients."""
         host, port = self._socket.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'http' if self._certificates is None else 'https'}://{shown}:{port}"
+        host_text = f"[{host}]" if ":" in host else host
+        return f"{'http' if self._certificates is None else 'https'}://{host_text}:{port}"
 
     def run(self) -> None:
         """Serve until SIGTERM, Ctrl-C or `stop`; raise the error that ended the service."""
-        # What the libraries made stays to the end: each full collection would look at all of it, while nothing else runs.
+        # Objects of the libraries live until the end: without this, each full collection would stop everything to scan them.
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             runner.run(self.serve())
@@ -182,20 +182,20 @@ class RelayServer:
             http=protocol,
             ws="none",
             lifespan="off",
-            # The address that a header claims would get into the log, and around the limits.
+            # A forged address in a header would get into the log, and bypass the limits.
             proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=False,
             timeout_keep_alive=math.ceil(limits.keep_alive_s),
-            # By then, no request is left: see `_Server`.
+            # No request is left by then; see `_Server`.
             timeout_graceful_shutdown=2 * _STOP_TIMEOUT_S,
         )
         self._server = _Server(config, service.close, handshakes)
-        # `stop` may have come from another thread while there was nothing yet to stop.
+        # Another thread may have called `stop` before there was a server to stop.
         self._server.should_exit = self._is_stopped
-        # Callers are answered from the first moment: that it is not ready yet.
+        # From the start, callers are answered that the server is not ready yet.
         watching = asyncio.create_task(self._watch(service))
         _UVICORN.addFilter(is_news)
         try:
@@ -208,7 +208,7 @@ class RelayServer:
             watching.result()
 
     async def _watch(self, service: RelayService) -> None:
-        """Start the service; when it has ended, stop the server for whoever starts it again, and raise what ended it."""
+        """Start the service; when it ends, stop the server, so that it can be restarted, and raise the service's error."""
         try:
             await service.start()
             while (error := service.ended_by) is None:
@@ -221,18 +221,18 @@ class RelayServer:
             raise
 
     def stop(self) -> None:
-        """Ask the server to end, or not to start; from any thread."""
+        """Make the server end, or not start; from any thread."""
         self._is_stopped = True
         if self._server is not None:
             self._server.should_exit = True
 
     def close(self) -> None:
-        """Let go of the address of a server that never ran."""
+        """Release the address of a server that never ran."""
         self._socket.close()
 
 
 class _Server(uvicorn.Server):
-    """Ends the service before the connections: calls that wait are answered, and other servers take over at once."""
+    """A server that ends the service before the connections: waiting calls are answered, and other servers take over at once."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class _Server(uvicorn.Server):
         self._close_service, self._handshakes = close_service, handshakes
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and let the calls in flight be answered; then close what clients keep open."""
+        """Stop listening, answer the calls in flight, then close the connections that clients keep open."""
         if self._handshakes is not None:
             self._handshakes.abort()
         closing = asyncio.ensure_future(self._close_service())
@@ -254,9 +254,9 @@ class _Server(uvicorn.Server):
         await closing
 
     def _abort(self) -> None:
-        for one in list(self.server_state.connections):
-            if one.transport is not None:
-                one.transport.abort()
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -1,4 +1,4 @@
-"""Turns of callers, for what takes much memory: each name has its own, so that one caller waits for itself alone."""
+"""Slots for work that takes much memory. Each caller has its own, so that it waits only for its own requests."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from weakref import WeakValueDictionary
 
 
 class Slots:
-    """Turns of one kind, for one event loop.
+    """Slots of one kind, for one event loop.
 
     Args:
-        most: how many each caller has at the same time.
+        most: the number of concurrent slots of each caller.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Those that nobody uses are gone by themselves.
+        #: Unused semaphores are removed automatically.
         self._found: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, name: str) -> asyncio.Semaphore:
-        """Return what a caller acquires."""
-        found = self._found.get(name)
-        if found is None:
-            found = self._found[name] = asyncio.Semaphore(self._most)
-        return found
+        """Return the semaphore of a caller."""
+        semaphore = self._found.get(name)
+        if semaphore is None:
+            semaphore = self._found[name] = asyncio.Semaphore(self._most)
+        return semaphore

@@ -1,1 +1,1 @@
-"""Who gets which records: the state of a partition, and leases."""
+"""The distribution of records: the state of partitions, and leases."""

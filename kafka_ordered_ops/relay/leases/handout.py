@@ -1,4 +1,4 @@
-"""The records of one group in one partition that this server hands out: read, and not acknowledged."""
+"""The records of one group in one partition that this server hands out: those that are read and not acknowledged."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.ordered.records.columns import offsets_of
 from kafka_ordered_ops.relay.leases.feed import Fed, Feed
 
-#: Bytes of records that are held, of one group in one partition: at most, so that one does not take the share of others that come
-#: later; and at least, so that records are not read one by one.
+#: The limits of the bytes that one group may hold in one partition: an upper one, to leave a share for later groups, and a
+#: lower one, so that records are not read one by one.
 BYTES_MAX: Final = 64 * 1024**2
 BYTES_LEAST: Final = 256 * 1024
-#: Records that are read before anybody asks for them: twice as many each time that reading begins. For a group that takes
-#: few, few are read: reading and requests share the interpreter.
+#: Records that are read ahead of requests: twice as many each time that reading starts. For a group that takes few
+#: records, few are read, because reading and requests share the interpreter.
 _QUEUED_AT_FIRST: Final = 500
-#: What a record takes in memory beside its contents, about.
+#: The approximate memory of a record without its contents.
 _RECORD_BYTES: Final = 300
-#: A share of the limits: below it, reading goes on.
+#: The share of the limits below which reading resumes.
 _LOW_SHARE: Final = 0.5
 
 _NO_OFFSETS: Final[Int64Array] = np.empty(0, dtype=np.int64)
 
 
 class Handout:
-    """Holds the records until they are acknowledged, and reads on while there is room."""
+    """Hold records until they are acknowledged, and read more while there is room."""
 
     def __init__(
         self,
@@ -50,35 +50,35 @@ class Handout:
         self.progress, self.serving = progress, serving
         self._feed = feed
         self._records_max = records_max
-        #: Of the records that it holds.
+        #: The limit of the held records' bytes.
         self.bytes_max = bytes_max
-        #: Plain tuples: the garbage collector leaves them out. It looked at 160,000 `Record`s for 0.1 to 0.2 s each time, while
-        #: nothing else ran.
+        #: Plain tuples, which the garbage collector skips. It stopped everything for 0.1 to 0.2 s each time to scan 160,000
+        #: `Record`s.
         self._records: dict[int, tuple[Any, ...]] = {}
         self._bytes = 0
         self._queued_max = _QUEUED_AT_FIRST
-        #: It stopped reading because of the limits.
+        #: Whether reading has stopped because of the limits.
         self._is_full = False
-        #: What is not read yet.
+        #: The offsets that are not read yet.
         self._left = progress.left(_wanted(progress))
         self._number = 0
-        #: The present reading has come to the end of the log.
+        #: Whether the current reading has reached the end of the log.
         self._is_at_end = False
-        #: Offsets that reading has passed and that no record has.
+        #: Offsets without records that reading has passed.
         self._gaps: list[OffsetSet] = []
-        #: In the dead-letter topic soon.
+        #: Offsets whose dead letters are being written.
         self.burying: set[int] = set()
-        #: When dead letters that could not be written now are tried again; by offset, of `time.monotonic`.
+        #: The `time.monotonic` time to retry dead letters that could not be written, by offset.
         self.bury_at: dict[int, float] = {}
         #: Why dead letters were refused, by offset.
         self.refused: dict[int, KafkaOrderedOpsError] = {}
-        #: What keeps it from reading, and when it tries again.
+        #: The error that stopped reading, and when to retry.
         self.problem: KafkaOrderedOpsError | None = None
         self.again_at = 0.0
         self._read_on()
 
     def close(self) -> None:
-        """Hand out nothing more."""
+        """Stop reading, and drop the records."""
         self._feed.stop(self.tp)
         self._number = 0
         self._records.clear()
@@ -90,20 +90,20 @@ class Handout:
 
     @property
     def record_bytes(self) -> float:
-        """What a record takes, on average."""
+        """The average size of a record."""
         return self._bytes / max(len(self._records), 1)
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what can be handed out now: the end is reached, nothing is to be read, or it cannot be."""
+        """Whether the available records are known: the end is reached, there is nothing to read, or reading fails."""
         return self._is_at_end or not self._number or not self._left or self.problem is not None
 
     def is_current(self, number: int) -> bool:
-        """Return whether something that was read is of the present reading."""
+        """Return whether the number is that of the current reading."""
         return number == self._number
 
     def arrived(self, fed: Fed) -> None:
-        """Take what was read."""
+        """Add records that were read."""
         if not self.is_current(fed.number):
             return
         self._is_at_end = fed.is_end
@@ -115,7 +115,7 @@ class Handout:
         self.serving.arrived(offsets, fed.position)
         read = OffsetSet.from_offsets(offsets)
         if (left := self.progress.left(read)).count < offsets.size:
-            # Acknowledged while they were being read, by clients of another server.
+            # Clients of another server acknowledged some of them in the meantime.
             self.forget(read - left)
         gaps = self.progress.left(passed - read)
         if gaps:
@@ -126,59 +126,59 @@ class Handout:
             self._number = 0
 
     def take(self, most: int, now_ms: int) -> list[tuple[int, OffsetSet]]:
-        """Take offsets to hand out, and read on if there is room; see `Serving.take`."""
+        """Take offsets to hand out, and read more if there is room; see `Serving.take`."""
         taken = self.serving.take(most, now_ms)
         if not self._number:
             self._read_on()
         return taken
 
     def take_gaps(self) -> OffsetSet:
-        """Return offsets without a record that reading has passed since the last call."""
-        found = EMPTY_SET
-        for one in self._gaps:
-            found |= one
+        """Return the offsets without records that reading has passed since the last call."""
+        gaps = EMPTY_SET
+        for gap in self._gaps:
+            gaps |= gap
         self._gaps.clear()
-        return found
+        return gaps
 
     def put_back_gaps(self, gaps: OffsetSet) -> None:
-        """Keep gaps that are not stored."""
+        """Put back gaps that were not stored."""
         self._gaps.append(gaps)
 
     def forget(self, offsets: OffsetSet) -> None:
-        """Drop acknowledged records, and read on if there is room."""
+        """Drop acknowledged records, and read more if there is room."""
         if offsets.count <= len(self._records):
             for start, end in offsets:
                 for offset in range(start, end):
                     self._drop(offset)
         else:
-            for offset in [one for one in self._records if one in offsets]:
+            for offset in [known for known in self._records if known in offsets]:
                 self._drop(offset)
         if not self._number:
             self._read_on()
 
     def records(self, offsets: OffsetSet, attempt: int) -> list[Record]:
-        """Return those of the records that are held."""
-        found = self._records
+        """Return the held records with these offsets."""
+        held = self._records
         records = [
-            Record._make(found[offset])
+            Record._make(held[offset])
             for start, end in offsets
             for offset in range(start, end)
-            if offset in found
+            if offset in held
         ]
         if attempt == 1:
             return records
-        return [one._replace(attempt=attempt) for one in records]
+        return [record._replace(attempt=attempt) for record in records]
 
     def forget_done(self) -> None:
-        """Drop all acknowledged records: a snapshot may say so of any."""
+        """Drop all acknowledged records, after a snapshot was read that may include any of them."""
         self.forget(self.progress.acked)
 
     def failed(self, error: KafkaOrderedOpsError, again_at: float) -> None:
-        """Take note that the present reading failed."""
+        """Record that the current reading failed."""
         self._number, self.problem, self.again_at = 0, error, again_at
 
     def lose(self, lost: OffsetSet) -> OffsetSet:
-        """Read on without records that are gone; return those that were wanted."""
+        """Continue without lost records; return the offsets of those that were still to be read."""
         gone = self._left & lost
         self._left = self._left - lost
         if gone:
@@ -187,14 +187,14 @@ class Handout:
         return gone
 
     def again(self) -> None:
-        """Read on after a failure."""
+        """Resume reading after a failure."""
         self.problem, self._number = None, 0
         self._read_on()
 
     def _read_on(self) -> None:
         if self.serving.queued > self._queued_max * _LOW_SHARE:
             return
-        # Its share may have become smaller.
+        # The share of this group may have shrunk.
         self._is_full = self._is_full or self._has(1.0)
         if self._is_full and self._has(_LOW_SHARE):
             return
@@ -207,7 +207,7 @@ class Handout:
                 self._is_full = False
 
     def _has(self, share: float) -> bool:
-        """Return whether it holds at least a share of what it may."""
+        """Return whether it holds at least this share of its limits."""
         return (
             len(self._records) >= self._records_max * share or self._bytes >= self.bytes_max * share
         )
@@ -219,27 +219,27 @@ class Handout:
         self._bytes += _content_bytes(rows) + rows.num_rows * _RECORD_BYTES
 
     def _drop(self, offset: int) -> None:
-        found = self._records.pop(offset, None)
-        if found is not None:
+        values = self._records.pop(offset, None)
+        if values is not None:
             self.burying.discard(offset)
             self.bury_at.pop(offset, None)
             self.refused.pop(offset, None)
-            record = Record._make(found)
+            record = Record._make(values)
             named = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
             self._bytes -= _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + named
 
 
 def _content_bytes(rows: pa.RecordBatch) -> int:
-    """Return the bytes of all keys, values and headers: exactly those that dropping the records takes off."""
+    """Return the bytes of all keys, values and headers: exactly those that dropping the records subtracts."""
     parts: list[Any] = [rows.column("key"), rows.column("value")]
     headers: Any = rows.column("headers")
     if headers.null_count < len(headers):
         parts += headers.flatten().flatten()
-    return sum(pc.sum(pc.binary_length(one)).as_py() or 0 for one in parts)
+    return sum(pc.sum(pc.binary_length(array)).as_py() or 0 for array in parts)
 
 
 def _wanted(progress: GroupProgress) -> OffsetSet:
-    """Return all offsets of a group that has been opened."""
+    """Return all offsets of an opened group."""
     if progress.offsets is not None:
         return progress.offsets
     return OffsetSet.of((progress.start or 0, INT64_MAX))

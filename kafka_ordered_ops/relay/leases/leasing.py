@@ -1,4 +1,4 @@
-"""Hand out records: a lease is written to the log, read back, and only then given to the client."""
+"""Hand out records: a lease is written to the log and read back before the client gets it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kafka_ordered_ops.relay.log import LogWriter
 from kafka_ordered_ops.relay.ports import Delivered
 from kafka_ordered_ops.relay.tokens import LEASE_ID_BYTES, RANGES_MAX, Lease, TokenSigner
 
-#: A delivered lease lasts at least so long: it may have waited for the log.
+#: The shortest remaining time of a delivered lease, which may have waited for the log.
 _LEASE_LEFT_MS_MIN: Final = 100
 _IDS_AT_ONCE: Final = 256
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Leasing:
-    """Leases records to waiting reads."""
+    """Lease records to waiting reads."""
 
     def __init__(
         self,
@@ -39,28 +39,31 @@ class Leasing:
         waiting: Waiting,
         answers: Answers,
         post: Callable[[Callable[[], None]], None],
+        changed: Callable[[str], None],
     ) -> None:
         self._partitions = partitions
         self._log, self._waiting, self._answers = log, waiting, answers
         self._post = post
-        #: Written, and not read back; by the lease's id.
+        #: Called with a group to serve again.
+        self._changed = changed
+        #: Leases that are written and not read back, by id.
         self._open: dict[str, OpenLease] = {}
-        #: Of readers with bounds.
+        #: The leased records of readers with limits.
         self.pending = PendingRecords()
-        #: Groups with reads that wait because their reader has as many records as it may.
+        #: Groups with reads that wait because their reader has reached its limit of records.
         self.limited: set[str] = set()
-        #: Where the next read of a group begins to look, so that no partition is always the last.
+        #: The partition at which the next read starts, so that none is always the last.
         self._turn = 0
         self.signer: TokenSigner | None = None
         self._random = b""
 
     def serve(self, group: str, now_ms: int) -> None:
-        """Lease what may be handed out now to the waiting reads of a group."""
+        """Lease the available records to the waiting reads of a group."""
         queue = self._waiting.of(group)
         handouts = [
-            (one, one.handouts[group])
-            for one in self._partitions.values()
-            if one.is_mine and group in one.handouts
+            (partition, partition.handouts[group])
+            for partition in self._partitions.values()
+            if partition.is_mine and group in partition.handouts
         ]
         waits: list[Read] = []
         while queue and handouts:
@@ -73,56 +76,58 @@ class Leasing:
                 if read.is_limited:
                     self.limited.add(group)
                 elif read.topics is None:
-                    break  # Nothing is left for those behind it either.
+                    break  # Nothing is left for later reads either.
         for read in reversed(waits):
             queue.appendleft(read)
 
     def next_change_ms(self, group: str, now_ms: int) -> int | None:
-        """Return when a lease of a group ends on this server's partitions."""
+        """Return when the next lease of a group ends on this server's partitions."""
         times = [
-            one.handouts[group].serving.next_change_ms(now_ms)
-            for one in self._partitions.values()
-            if one.is_mine and group in one.handouts
+            partition.handouts[group].serving.next_change_ms(now_ms)
+            for partition in self._partitions.values()
+            if partition.is_mine and group in partition.handouts
         ]
-        return min((one for one in times if one is not None), default=None)
+        return min((end_ms for end_ms in times if end_ms is not None), default=None)
 
     def seen(self, partition: Partition, record: Leased) -> None:
-        """A lease was read in the log: if it is this server's, and counts, its records go to the client."""
-        found = self._open.pop(record.lease_id, None)
-        if found is None:
+        """Process a lease from the log: if it is this server's and valid, its records go to the client."""
+        opened = self._open.pop(record.lease_id, None)
+        if opened is None:
             return
-        read, handout = found.read, found.handout
-        # Those that were acknowledged before this place in the log, by whichever server, are done.
-        left = handout.progress.left(found.offsets)
+        read, handout = opened.read, opened.handout
+        # Records that any server acknowledged before this place in the log are done.
+        left = handout.progress.left(opened.offsets)
         counts = partition.claim is Claim.HELD and handout.progress.has_lease(record.lease_id)
         if counts and (outrun := handout.serving.outrun(left)):
-            # The lease before was extended at its very end, and its client has them still.
+            # The previous lease was extended just before its end, and its client still holds them.
             self._give_back(handout.tp, handout.group, record.lease_id, outrun)
             left -= outrun
         if not counts:
-            self.pending.release(record.lease_id, found.offsets)
+            self.pending.release(record.lease_id, opened.offsets)
             _log.info("%s, group %s: a lease does not count", partition.tp, handout.group)
         elif left and not read.is_wanted:
             self._give_back(handout.tp, handout.group, record.lease_id, left)
-        elif left and found.until_ms - _now_ms() >= _LEASE_LEFT_MS_MIN and self.signer is not None:
-            records = handout.records(left, found.attempt)
+        elif left and opened.until_ms - _now_ms() >= _LEASE_LEFT_MS_MIN and self.signer is not None:
+            records = handout.records(left, opened.attempt)
             lease = Lease(
                 handout.tp,
                 partition.topic_id,
                 handout.group,
                 record.lease_id,
                 left,
-                found.until_ms,
+                opened.until_ms,
             )
             token = self.signer.token_of(lease)
-            read.found.append(Delivered(handout.tp, records, token, found.until_ms))
+            read.records.append(Delivered(handout.tp, records, token, opened.until_ms))
             read.leases.append((record.lease_id, left))
         self._settle(read)
 
     def drop(self, partition: Partition) -> None:
         """Forget the leases of a partition that this server has lost."""
         self.pending.drop(partition.tp)
-        for lease_id in [key for key, one in self._open.items() if one.partition is partition]:
+        for lease_id in [
+            key for key, opened in self._open.items() if opened.partition is partition
+        ]:
             self._settle(self._open.pop(lease_id).read)
 
     def _lease(self, read: Read, handouts: list[tuple[Partition, Handout]], now_ms: int) -> None:
@@ -136,7 +141,7 @@ class Leasing:
             if not read.wants(handout.tp.topic):
                 continue
             size = max(handout.record_bytes, 1.0)
-            # The first record comes, however large it is.
+            # The first record is delivered, however large it is.
             most = min(left, int(left_bytes / size) or int(not read.open))
             for attempt, offsets in handout.take(most, now_ms):
                 for part in _parts(offsets):
@@ -170,13 +175,13 @@ class Leasing:
         def report(error: KafkaOrderedOpsError | None) -> None:
             if error is None:
                 return
-            # It may be stored nevertheless; then it is a lease of nobody, and ends by itself.
+            # It may be stored nevertheless; then the lease has no client, and expires.
             _log.warning("a lease was not stored: %s", error)
             self.pending.release(lease_id, offsets)
-            if (found := self._open.pop(lease_id, None)) is not None:
+            if (opened := self._open.pop(lease_id, None)) is not None:
                 handout.serving.untake(offsets)
-                found.read.is_unstored = True
-                self._settle(found.read)
+                opened.read.is_unstored = True
+                self._settle(opened.read, is_stored=False)
 
         self._log.append(handout.tp, record, report)
 
@@ -188,14 +193,14 @@ class Leasing:
         return min(read.records_max, read.reader.pending_max - held)
 
     def _new_id(self) -> str:
-        """Return random digits. They are fetched many at a time: each time, another thread may take over."""
+        """Return random digits. They are fetched in bulk, because another thread may take over at each fetch."""
         if not self._random:
             self._random = secrets.token_bytes(_IDS_AT_ONCE * LEASE_ID_BYTES)
-        found, self._random = self._random[:LEASE_ID_BYTES], self._random[LEASE_ID_BYTES:]
-        return found.hex()
+        digits, self._random = self._random[:LEASE_ID_BYTES], self._random[LEASE_ID_BYTES:]
+        return digits.hex()
 
     def _give_back(self, tp: TopicPartition, group: str, lease_id: str, offsets: OffsetSet) -> None:
-        """Nobody waits for the records any more: the next read gets them."""
+        """Release records that nobody waits for any more, for the next read."""
         record = Released(group, lease_id, offsets)
         self.pending.release(lease_id, offsets)
 
@@ -206,38 +211,42 @@ class Leasing:
         self._log.append(tp, record, report)
 
     def _unwanted(self, read: Read) -> None:
-        """The caller of a read was gone when its records came."""
-        for delivered, (lease_id, offsets) in zip(read.found, read.leases, strict=True):
+        """Release the records of a read whose caller was gone when they were delivered."""
+        for delivered, (lease_id, offsets) in zip(read.records, read.leases, strict=True):
             self._give_back(delivered.tp, read.group, lease_id, offsets)
 
-    def _settle(self, read: Read) -> None:
-        """One lease of a read has been decided; answer it after the last one."""
+    def _settle(self, read: Read, *, is_stored: bool = True) -> None:
+        """Count down the open leases of a read; answer the read after the last one."""
         read.open -= 1
         if read.open:
             return
         self._waiting.leased(read)
         if not read.is_wanted:
             return
-        if read.found:
+        if read.records:
             read.is_over = True
             self._answers.give(
                 read.future,
-                (read.found, False),
+                (read.records, False),
                 unwanted=lambda: self._post(lambda: self._unwanted(read)),
             )
         else:
             self._waiting.add(read, first=True)
+            # Records that came in the meantime found no waiting read. A log that does not store leases must not be retried
+            # without a pause.
+            if is_stored:
+                self._changed(read.group)
 
 
 def _parts(offsets: OffsetSet) -> list[OffsetSet]:
-    """Return offsets in parts of which each fits into a token."""
+    """Split offsets into parts that each fit into a token."""
     if len(offsets) <= RANGES_MAX:
         return [offsets]
     ranges: deque[tuple[int, int]] = deque(offsets.ranges)
     parts = []
     while ranges:
-        some = [ranges.popleft() for _ in range(min(RANGES_MAX, len(ranges)))]
-        parts.append(OffsetSet.from_ranges(some))
+        part = [ranges.popleft() for _ in range(min(RANGES_MAX, len(ranges)))]
+        parts.append(OffsetSet.from_ranges(part))
     return parts
 
 

@@ -1,4 +1,4 @@
-"""One partition, as a server knows it: the joined state of its log, and whether it hands out the records."""
+"""One partition in a server: the state of its log, and whether this server hands out its records."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kafka_ordered_ops.core.relay.state import PartitionState
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay.leases.handout import Handout
 
-#: A claim that is not in the log after so long is made again.
+#: A claim that is not in the log after this time is repeated.
 CLAIM_AGAIN_S: Final = 15.0
-#: The group gives the partition to this server, and another one claims it: one of the two learns of a change late. If
-#: nothing comes of it for so long, the other one's claim is an old one that was stored late.
+#: If another server claims a partition that is assigned to this one, one of the two learns of a change late. If nothing
+#: changes for this time, the other claim is an old one that was stored late.
 RECLAIM_S: Final = 3.0
 
 
 class Claim(StrEnum):
-    """How far this server is with owning a partition."""
+    """The state of this server's claim of a partition."""
 
     NONE = "none"
-    #: Written, and not read back.
+    #: Written, but not read back.
     MADE = "made"
-    #: Read back, with no newer one before it.
+    #: Read back, without a newer claim before it.
     HELD = "held"
-    #: A newer one of another server was read.
+    #: A newer claim of another server was read.
     LOST = "lost"
 
 
@@ -39,14 +39,14 @@ class Partition:
         self.state = PartitionState()
         self.topic_id = topic_id
         self._server_id = server_id
-        #: Where the log started and ended when its reading began; None: not known yet.
+        #: The start and end offsets of the log when its reading began; None if not known yet.
         self.replay_from: int | None = None
         self.replay_to = 0
         #: The next offset of the log.
         self.position = 0
-        #: Of the present reading of the log.
+        #: The number of the current reading of the log.
         self.number = 0
-        #: The group has given it to this server.
+        #: Whether the group has assigned the partition to this server.
         self.is_assigned = False
         self.claim = Claim.NONE
         self._epoch = 0
@@ -54,35 +54,35 @@ class Partition:
         self.problem: KafkaOrderedOpsError | None = None
         #: By client group.
         self.handouts: dict[str, Handout] = {}
-        #: Groups whose start is being looked up, or written.
+        #: Groups whose start is being looked up or written.
         self.opening: set[str] = set()
-        #: Where the newest snapshot was asked for.
+        #: The position of the newest snapshot.
         self.snapshot_at = 0
         self.is_trimming = False
 
     @property
     def is_replayed(self) -> bool:
-        """Whether its log was read to the end that it had at the start."""
+        """Whether the log was read to the end offset that it had at the start."""
         return self.replay_from is not None and self.position >= self.replay_to
 
     @property
     def replayed(self) -> int:
-        """How many records of that log have been read."""
+        """How many records up to that end have been read."""
         return max(min(self.position, self.replay_to) - (self.replay_from or 0), 0)
 
     @property
     def replayed_of(self) -> int | None:
-        """How many there were; None: not known yet."""
+        """How many records there were up to that end; None if not known yet."""
         return None if self.replay_from is None else max(self.replay_to - self.replay_from, 0)
 
     @property
     def is_known(self) -> bool:
-        """Whether it need not be waited for: its log was read, or it cannot be."""
+        """Whether its log need not be waited for: it was read, or cannot be read."""
         return self.is_replayed or self.problem is not None
 
     @property
     def is_followed(self) -> bool:
-        """Whether this server may own it, and so must see each record of its log."""
+        """Whether this server may own the partition, and so must see each record of its log."""
         return self.is_assigned and self.is_replayed
 
     @property
@@ -98,10 +98,10 @@ class Partition:
         return self.claim is Claim.NONE or time.monotonic() >= self._again_at
 
     def make_claim(self) -> Owned | None:
-        """Return a claim that is to be written now; None: the topic was recreated."""
+        """Return a claim to write now; None if the topic was recreated."""
         now, owner = time.monotonic(), self.state.owner()
         if owner is not None and owner.topic_id != self.topic_id:
-            self.problem = _recreated(self.tp, expected=owner.topic_id, found=self.topic_id)
+            self.problem = _recreated(self.tp, expected=owner.topic_id, actual=self.topic_id)
             self._again_at, self.claim = now + CLAIM_AGAIN_S, Claim.LOST
             return None
         self._epoch = 1 if owner is None else owner.epoch + 1
@@ -114,12 +114,12 @@ class Partition:
         return self._epoch
 
     def claim_failed(self) -> None:
-        """Make the claim again: it may not be stored."""
+        """Repeat the claim, which may not be stored."""
         if self.claim is Claim.MADE:
             self._again_at = time.monotonic()
 
     def saw_claim(self, claim: Owned) -> bool:
-        """Take note of a claim that was read, by whomever; return whether this server has just lost the partition."""
+        """Process any server's claim from the log; return whether this server has just lost the partition."""
         if self.claim is Claim.MADE and claim.server_id == self._server_id:
             if claim.epoch == self._epoch:
                 self.claim = Claim.HELD if self._is_newest() else Claim.NONE
@@ -143,31 +143,31 @@ class Partition:
         )
 
     def recreated(self, topic_id: str) -> None:
-        """The topic has another id now: a claim finds out that the log is about another topic."""
+        """Set the topic's new id: the next claim detects that the log is about another topic."""
         self.topic_id, self.claim = topic_id, Claim.NONE
 
     def gain(self) -> None:
-        """The group has given the partition to this server."""
+        """Record that the group has assigned the partition to this server."""
         self.is_assigned, self.claim = True, Claim.NONE
 
     def lose(self) -> None:
-        """The group takes the partition away: hand out nothing more."""
+        """Record that the group has revoked the partition, and stop handing out records."""
         self.is_assigned, self.claim = False, Claim.NONE
         self.drop()
 
     def drop(self) -> None:
-        """Drop what was read for handing out."""
+        """Drop the records that were read for handing out."""
         for handout in self.handouts.values():
             handout.close()
         self.handouts.clear()
         self.opening.clear()
 
 
-def _recreated(tp: TopicPartition, *, expected: str, found: str) -> TopicRecreatedError:
+def _recreated(tp: TopicPartition, *, expected: str, actual: str) -> TopicRecreatedError:
     return TopicRecreatedError(
-        f"{tp}: the relay's log is about the topic with the id {expected}, and the topic has the id {found}: it was "
+        f"{tp}: the relay's log is about the topic with the id {expected}, and the topic has the id {actual}: it was "
         "deleted and recreated. Delete the topic of the log as well, and start the servers again",
         topic=tp.topic,
         expected_id=expected,
-        found_id=found,
+        found_id=actual,
     )

@@ -1,4 +1,4 @@
-"""Clients' reads that wait for records, and their answers."""
+"""Waiting reads of clients, and their answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core.errors import RelayUnavailableError
@@ -15,9 +16,9 @@ from kafka_ordered_ops.relay.leases.handout import Handout
 from kafka_ordered_ops.relay.leases.partition import Partition
 from kafka_ordered_ops.relay.ports import Delivered, Reader
 
-#: A read whose leases are written waits so long beyond its time for them to be read back.
+#: How long, after its own time, a read waits for its written leases to be read back.
 GRACE_S: Final = 10.0
-#: A read waits so long beyond its time until it is known what there is: a new group begins in less.
+#: How long, after its own time, a read waits until the available records are known: a new group begins in less.
 LOOK_S: Final = 10.0
 
 
@@ -29,7 +30,7 @@ class _Answer(NamedTuple):
 
 
 class Answers:
-    """Answers to calls on event loops, given together: waking a loop costs more than an answer."""
+    """Answers to calls on event loops, delivered together: waking a loop costs more than an answer."""
 
     def __init__(self) -> None:
         self._given: list[_Answer] = []
@@ -37,29 +38,29 @@ class Answers:
     def give(
         self, future: asyncio.Future[Any], value: Any, unwanted: Callable[[], None] | None = None
     ) -> None:
-        """Answer a call; if its caller is gone by then, call `unwanted`, in the event loop's thread."""
+        """Answer a call; if its caller is gone by then, call `unwanted` in the event loop's thread."""
         self._given.append(_Answer(future, value, None, unwanted))
 
     def fail(self, future: asyncio.Future[Any], error: BaseException) -> None:
-        """Let a call raise."""
+        """Answer a call with an error."""
         self._given.append(_Answer(future, None, error, None))
 
     def flush(self) -> None:
-        """Hand over what was given."""
+        """Deliver the answers."""
         if not self._given:
             return
         by_loop: dict[asyncio.AbstractEventLoop, list[Any]] = defaultdict(list)
-        for one in self._given:
-            by_loop[one.future.get_loop()].append(one)
+        for answer in self._given:
+            by_loop[answer.future.get_loop()].append(answer)
         self._given = []
-        for loop, some in by_loop.items():
-            # A closed loop has nobody who waits.
+        for loop, answers in by_loop.items():
+            # Nobody waits on a closed loop.
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, some)
+                loop.call_soon_threadsafe(_resolve, answers)
 
 
-def _resolve(given: Iterable[_Answer]) -> None:
-    for future, value, error, unwanted in given:
+def _resolve(answers: Iterable[_Answer]) -> None:
+    for future, value, error, unwanted in answers:
         if future.done():
             if unwanted is not None:
                 unwanted()
@@ -75,22 +76,22 @@ class Read:
 
     group: str
     records_max: int
-    #: Of `time.monotonic`.
+    #: A `time.monotonic` time.
     ends_at: float
     lease_ms: int
     topics: frozenset[str] | None
     reader: Reader | None
     future: asyncio.Future[Any]
-    #: Records were there, and its reader has as many as it may.
+    #: Whether there were records, but the reader has reached its limit.
     is_limited: bool = False
-    #: Records were there, and their leases could not be stored.
+    #: Whether there were records, but their leases could not be stored.
     is_unstored: bool = False
-    #: Leases that are written, and not read back.
+    #: The number of leases that are written, but not read back.
     open: int = 0
-    found: list[Delivered] = field(default_factory=list)
-    #: The ids and offsets of their leases.
+    records: list[Delivered] = field(default_factory=list)
+    #: The ids and offsets of the delivered records' leases.
     leases: list[tuple[str, OffsetSet]] = field(default_factory=list)
-    #: Nobody waits for it any more.
+    #: Whether the read has been answered.
     is_over: bool = False
 
     @property
@@ -99,13 +100,13 @@ class Read:
         return not (self.is_over or self.future.cancelled())
 
     def wants(self, topic: str) -> bool:
-        """Return whether it is about a topic."""
+        """Return whether it requests a topic."""
         return self.topics is None or topic in self.topics
 
 
 @dataclass(slots=True)
 class OpenLease:
-    """A lease that is written, and not read back."""
+    """A lease that is written, but not read back."""
 
     read: Read
     partition: Partition
@@ -116,16 +117,16 @@ class OpenLease:
 
 
 class Waiting:
-    """The reads that wait for records, by group, the oldest first."""
+    """The waiting reads by group, oldest first."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._by_group: dict[str, deque[Read]] = {}
-        #: Those with leases under way.
+        #: Reads whose leases are being written.
         self._leasing: dict[Read, None] = {}
 
     def add(self, read: Read, *, first: bool = False) -> None:
-        """Let a read wait."""
+        """Add a waiting read."""
         queue = self._by_group.setdefault(read.group, deque())
         if first:
             queue.appendleft(read)
@@ -141,49 +142,59 @@ class Waiting:
         return self._by_group.get(group) or deque()
 
     def leasing(self, read: Read) -> None:
-        """A read waits for its leases."""
+        """Record that a read waits for its leases."""
         self._leasing[read] = None
 
     def leased(self, read: Read) -> None:
-        """All its leases were read back."""
+        """Record that all leases of a read were read back."""
         self._leasing.pop(read, None)
 
     def overdue(self, is_known: Callable[[Read], bool]) -> list[Read]:
-        """Take out the reads whose time is over, or whose callers are gone.
+        """Remove the reads whose time is over or whose callers are gone; return those that still need an answer.
 
         Args:
-            is_known: whether it is known what there is for a read. If not, it waits longer.
+            is_known: returns whether the available records for a read are known. If not, it waits longer.
         """
         now, over = time.monotonic(), []
 
-        def is_over(one: Read) -> bool:
-            return one.ends_at <= now and (one.ends_at + LOOK_S <= now or is_known(one))
+        def is_over(read: Read) -> bool:
+            return read.ends_at <= now and (read.ends_at + LOOK_S <= now or is_known(read))
 
         for group, queue in list(self._by_group.items()):
-            wanted = [one for one in queue if one.is_wanted]
-            ended = {one for one in wanted if is_over(one)}
-            over += [one for one in wanted if one in ended]
-            left = deque(one for one in wanted if one not in ended)
+            waiting = [read for read in queue if read.is_wanted]
+            ended = {read for read in waiting if is_over(read)}
+            over += [read for read in waiting if read in ended]
+            left = deque(read for read in waiting if read not in ended)
             if left:
                 self._by_group[group] = left
             else:
                 del self._by_group[group]
         return over
 
-    def give_up(self) -> None:
-        """Fail the reads whose leases are not read back in time: they may be stored, and end by themselves."""
+    def due_at(self) -> float:
+        """Return the `time.monotonic` time when the next read times out."""
         now = time.monotonic()
-        for read in [one for one in self._leasing if one.ends_at + GRACE_S <= now]:
+        times = [read.ends_at + GRACE_S for read in self._leasing]
+        for queue in self._by_group.values():
+            # A late read ends as soon as new data makes its records known, or after `LOOK_S`.
+            times += [read.ends_at + (LOOK_S if read.ends_at <= now else 0.0) for read in queue]
+        return min(times, default=inf)
+
+    def give_up(self) -> None:
+        """Fail the reads whose leases are not read back in time: these may be stored, and expire."""
+        now = time.monotonic()
+        late = [read for read in self._leasing if read.ends_at + GRACE_S <= now]
+        for read in late:
             del self._leasing[read]
             read.is_over = True
-            if read.found:
-                self._answers.give(read.future, (read.found, False))
+            if read.records:
+                self._answers.give(read.future, (read.records, False))
             else:
                 self._answers.fail(read.future, not_stored())
 
 
 def not_stored() -> RelayUnavailableError:
-    """Return the error of a read for which there are records."""
+    """Return the error of a read whose leases were not stored."""
     return RelayUnavailableError(
         "the leases of a read were not stored in time. The brokers may be away: read again"
     )

@@ -1,18 +1,19 @@
-"""Run spark-submit, and end everything it started: when it has ended, on request, or when its submitter is gone.
+"""Run spark-submit, and end every process that it started: at its end, on request, or when its submitter is gone.
 
-Started as ``python -I guard.py WHAT COMMAND...`` with pipes as its standard input and output. WHAT is JSON: ``remove``, folders
-as ``[descriptor, name]``; ``log`` in the same way; ``alive``, a descriptor; and ``grace_s``. Names are looked up in folders
-whose descriptors this process has inherited: what others put in the place of one of them is not reached. A line ``end`` on the input ends the run; so does the end of the input, which the kernel brings about
-when the submitter dies, by a ``kill -9`` too. Whatever ends the run, this process answers with one line of JSON
-only when *no* process is left of it: ``{"code": 0, "left": []}``. Then it waits for the end of its input,
-deletes the folders (there are secrets in them), and ends.
+Started as ``python -I guard.py WHAT COMMAND...`` with pipes as its standard input and output. WHAT is JSON: ``remove``,
+folders as ``[descriptor, name]``; ``log`` in the same way; ``alive``, a descriptor; and ``grace_s``. Names are resolved in
+folders whose descriptors this process has inherited, so a folder that another program puts in the place of one of them
+is never reached. A line ``end`` on the input ends the run. So does the end of the input: the kernel closes it when the
+submitter dies, even by a ``kill -9``. However the run ends, this process answers with one line of JSON only once *no*
+process of the run is left: ``{"code": 0, "left": []}``. Then it waits for the end of its input, deletes the folders
+(there are secrets in them), and ends.
 
 A killed spark-submit leaves its Python running, which continues to write results. Spark's Python workers form their
-own process group, which no ``killpg`` reaches. On Linux all of them stay this process's descendants,
-because it inherits orphans: the proof of the end is that it has no children left. Elsewhere the proof is that the
+own process group, which ``killpg`` does not reach. On Linux all of them stay this process's descendants, because it
+adopts orphans: the run has ended when this process has no children left. Elsewhere, the run has ended when its process
 group is empty.
 
-Uses the standard library only, and nothing of the package, since ``-I`` keeps the path clean.
+Uses only the standard library, and nothing of the package: with ``-I``, the package is not on the path.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ import sys
 import time
 from pathlib import Path
 
-#: How often the folder's sign of life is renewed; the job ends when it has not changed for minutes.
+#: The interval of the heartbeat; the job ends when it has not changed for minutes.
 HEARTBEAT_S = 1.0
 
 #: The file whose modification time is the heartbeat, and whose lock marks the folder as in use.
 ALIVE_NAME = "alive"
 
-#: After SIGKILL only a process that hangs in the kernel stays.
+#: After SIGKILL, only a process that hangs in the kernel survives.
 _KILL_WAIT_S = 20.0
 _LOOK_S = 0.05
 
-#: The job's output is kept in at most two files of this size: the newest.
+#: The newest output of the job is kept, in at most two files of this size.
 _LOG_BYTES_MAX = 16 * 1024 * 1024
 
 _PIECE_BYTES = 65_536
@@ -62,7 +63,7 @@ class Guard:
         self._parent = os.getppid()
         self._pid = 0
         self._code: int | None = None
-        # Waking up for an ended child: select() must return, so the signal is turned into a byte.
+        # The end of a child must wake up select(), so the signal is turned into a byte.
         self._wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -73,14 +74,14 @@ class Guard:
         self._output = -1
 
     def run(self, command: list[str]) -> None:
-        """Run `command`, report how it ended once nothing is left of it, and clean up."""
+        """Run `command`, report how it ended once none of its processes is left, and clean up."""
         try:
             try:
                 self._start(command)
                 while self._code is None and self._is_wanted():
                     self._turn(HEARTBEAT_S)
             except OSError as error:
-                # Into the log. The submitter only learns that there is no exit code.
+                # This goes into the log. The submitter only learns that there is no exit code.
                 print(error, file=sys.stderr, flush=True)
             finally:
                 left = self._end()
@@ -102,26 +103,26 @@ class Guard:
             stdout=write,
             stderr=write,
             start_new_session=True,
-            # This process has one thread, so neither objection to these holds here: no lock is held across
-            # the fork, and the thread that forks is the one that lives to the end.
+            # Safe here, because this process has one thread: no lock is held across the fork, and the thread
+            # that forks lives to the end.
             preexec_fn=_die_with_guard if _ON_LINUX else None,
         )
         os.close(write)
         self._pid = program.pid
-        # Reaped here, with all others.
+        # Reaped by this process, with all others.
         program.returncode = 0
 
     def _is_wanted(self, *, after_end: bool = False) -> bool:
         """Return whether the submitter is alive and has not asked for the end."""
         if os.getppid() != self._parent:
-            # A process that was forked from the submitter and never ran another program holds the pipe
-            # open too; then only the parent's id shows it.
+            # A fork of the submitter that never ran another program also keeps the pipe open; then only the
+            # parent's id shows the end.
             return False
         orders = sys.stdin.fileno()
         readable, _, _ = select.select([orders], [], [], 0)
         if not readable:
             return True
-        # The only order is to end; and once ended, only the end of the input counts.
+        # The only order is to end; after the end, only the end of the input counts.
         return os.read(orders, 4096) != b"" and after_end
 
     def _turn(self, wait_s: float) -> None:
@@ -139,8 +140,8 @@ class Guard:
             os.utime(self._alive)
 
     def _drain(self) -> None:
-        """Move printed output to the log, so that no printing process waits for long."""
-        # So many pieces at most: who prints without end must not keep the guard from its duties.
+        """Move printed output to the log, so that no printing process waits long."""
+        # Limited: a process that prints without end must not block the guard.
         for _ in range(_PIECES_MAX):
             try:
                 content = os.read(self._output, _PIECE_BYTES)
@@ -153,7 +154,7 @@ class Guard:
             self._log.write(content)
 
     def _reap(self) -> bool:
-        """Take note of ended children; False when there is none left, running or not."""
+        """Reap ended children; return False once there are no children left, running or not."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -170,7 +171,7 @@ class Guard:
             deadline = time.monotonic() + wait_s
             sent: set[int] = set()
             while self._is_left():
-                # Repeatedly: one of them may have forked between the check and the signal.
+                # Repeated: a process may have forked between the check and the signal.
                 for pid in set(self._left()) - sent:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
@@ -199,7 +200,7 @@ class Guard:
             os.killpg(self._pid, 0)
         except ProcessLookupError:
             return []
-        # The kill of a negative number is that of a group.
+        # A negative number stands for a process group.
         return [-self._pid]
 
     def _tell(self, left: list[int]) -> None:
@@ -210,7 +211,7 @@ class Guard:
 
 
 class _Log:
-    """A file that starts over when it is full; the one before it is kept under the name ``.1``."""
+    """A log file that is rotated when it is full; the previous file is kept with the suffix ``.1``."""
 
     def __init__(self, parent: int, name: str) -> None:
         self._parent, self._name = parent, name
@@ -220,7 +221,7 @@ class _Log:
     def write(self, content: bytes) -> None:
         try:
             if self._written > _LOG_BYTES_MAX:
-                # Between two lines, if there are any.
+                # Rotate between two lines, if there are any.
                 end = content.find(b"\n") + 1
                 os.write(self._descriptor, content[:end])
                 os.close(self._descriptor)
@@ -230,7 +231,7 @@ class _Log:
                 content = content[end:]
             self._written += os.write(self._descriptor, content)
         except OSError:
-            # A full disk must not stop the job; a message replaces the log.
+            # A full disk must not stop the job.
             return
 
     def _open(self) -> int:
@@ -239,24 +240,24 @@ class _Log:
 
 
 def _descendants(root: int) -> list[int]:
-    """Return all processes below one that are not gone."""
+    """Return all living descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # The name of the program is in brackets and may hold anything, brackets too.
+            # The program's name is in brackets and may contain anything, even brackets.
             parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
         except (OSError, IndexError):
-            continue  # it has ended meanwhile
+            continue  # it has ended in the meantime
         children.setdefault(int(parent), []).append(int(entry.name))
-    found: list[int] = []
+    descendants: list[int] = []
     todo = [root]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        descendants += below
         todo += below
-    return found
+    return descendants
 
 
 def _die_with_guard() -> None:

@@ -1,4 +1,4 @@
-"""The lines of a job's log, as they come."""
+"""Follow the lines of a job's log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import BinaryIO, Final
 
 from kafka_ordered_ops.disk.disk import Disk
 
-#: Lines are handed on in pieces of this size at most.
+#: The largest piece of lines to read at once.
 _LOG_BYTES: Final = 1024 * 1024
 
 _disk: Final = Disk()
 
 
 class LogLines:
-    """Passes on new lines of a file."""
+    """Pass on new lines of a file."""
 
     def __init__(self, path: PurePath, take: Callable[[str], None] | None) -> None:
         self._path, self._take = path, take
-        #: Which file was read, and up to where: when it is full, another one gets its name.
+        #: The file that was read, and the position: when the file is full, a new one gets its name.
         self._inode, self._position = 0, 0
         self._rest = b""
 
@@ -34,10 +34,10 @@ class LogLines:
             self._take(self._rest.decode(errors="replace"))
 
     def hand_on(self) -> None:
-        """Read the new lines. If a job fills a whole file in between, lines are left out."""
+        """Read the new lines. If a job fills a whole file in between, some lines are skipped."""
         if self._take is None:
             return
-        # For an instant, while a full file gets another name, there is none.
+        # There is no file for an instant, while a full one is renamed.
         with suppress(FileNotFoundError), _disk.open(str(self._path), trusted=True) as file:
             inode = os.fstat(file.fileno()).st_ino
             if self._inode not in (0, inode):

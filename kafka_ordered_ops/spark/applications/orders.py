@@ -1,4 +1,4 @@
-"""The driver's side of a run that is not for the application's own work, but for the table of its windows."""
+"""The driver's side of a run that carries out an order on a table's windows instead of the application's own work."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ if TYPE_CHECKING:
 
 
 def carry_out(spark: SparkSession, submission: Submission, folder: PurePath) -> NoReturn:
-    """Carry out an order, report, and end this process: the application's own work is for another run.
+    """Carry out an order, report, and end this process, without the application's own work.
 
-    The process ends at once, whatever the application has around its call of `current_window`.
+    The process ends at once, whatever code the application has around its call of `current_window`.
     """
     code = 0
     try:
         results = results_of(spark, submission)
-        writes = [one.write for one in _kept(submission)]
+        writes = [entry.write for entry in _kept(submission)]
         application_id = spark.sparkContext.applicationId
         JobResult(tuple(results), application_id).write(folder, submission.token, writes)
     except Exception as error:  # noqa: BLE001 - it is reported, and the exit code says so
         code = 1
         traceback.print_exc()
-        with suppress(OSError):  # the folder is gone when the job was given up
+        with suppress(OSError):  # the folder is gone if the submitter has given up
             JobError.of(error).write(folder)
-    with suppress(
-        Exception
-    ):  # the result is written, and what is left of the session ends with the process
+    with suppress(Exception):  # the result is written, and the session ends with the process
         spark.stop()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -47,36 +45,36 @@ def carry_out(spark: SparkSession, submission: Submission, folder: PurePath) -> 
 
 
 def results_of(spark: SparkSession, submission: Submission) -> list[Mapping[str, Any]]:
-    """Carry out an order; return the outputs as they are now, empty for one that is gone.
+    """Carry out an order; return the outputs as they are now, an empty mapping for an output that is gone.
 
     Raises:
-        ConfigError: the session cannot have the table.
-        SinkError, WindowSupersededError: as `TableSink.found` and `TableOutput` raise them.
+        ConfigError: the session cannot use the table.
+        SinkError, WindowSupersededError: raised by `TableSink.found` and `TableOutput`.
     """
     if submission.table is None:
         raise ConfigError("this job was submitted for a table's windows, and for no table")
     sink = table_sink(spark, submission.table)
     if submission.order is Order.FIND:
-        return [_found(sink, one) for one in _kept(submission)]
-    return [_done(sink, submission.order, one) for one in _kept(submission)]
+        return [_found(sink, entry) for entry in _kept(submission)]
+    return [_done(sink, submission.order, entry) for entry in _kept(submission)]
 
 
-def _found(sink: TableSink, kept: KeptOutput) -> Mapping[str, Any]:
-    found = found_in_table(sink, kept.to_json())
-    if isinstance(found, TableOutput):
-        # The submitter cannot look before it commits.
-        found.check_ready()
-    return {} if found is None else found.to_json()
+def _found(sink: TableSink, entry: KeptOutput) -> Mapping[str, Any]:
+    output = found_in_table(sink, entry.to_json())
+    if isinstance(output, TableOutput):
+        # The submitter cannot check this itself before it commits.
+        output.check_ready()
+    return {} if output is None else output.to_json()
 
 
-def _done(sink: TableSink, order: Order, kept: KeptOutput) -> Mapping[str, Any]:
-    if not sink.is_of(kept):
+def _done(sink: TableSink, order: Order, entry: KeptOutput) -> Mapping[str, Any]:
+    if not sink.is_of(entry):
         raise SinkError(
-            f"window {kept.write.window_id} was staged for the {kept.format} table {kept.target.name}, and "
+            f"window {entry.write.window_id} was staged for the {entry.format} table {entry.target.name}, and "
             f"{sink.target.name} is another table now. Run the window again",
-            window_id=kept.write.window_id,
+            window_id=entry.write.window_id,
         )
-    output = sink.reopened(kept)
+    output = sink.reopened(entry)
     if order is Order.PUBLISH:
         output.publish()
     else:
@@ -85,5 +83,5 @@ def _done(sink: TableSink, order: Order, kept: KeptOutput) -> Mapping[str, Any]:
 
 
 def _kept(submission: Submission) -> list[KeptOutput]:
-    found = [KeptOutput.from_json(one) for one in submission.outputs]
-    return [one for one in found if one is not None]
+    entries = [KeptOutput.from_json(output) for output in submission.outputs]
+    return [entry for entry in entries if entry is not None]

@@ -1,9 +1,9 @@
-"""The job's side of its tie to the submitter: it reports progress, and does not outlive its submitter.
+"""The job's side of the link to its submitter: report progress, and end when the submitter is gone.
 
-In client mode the driver is a Python process below spark-submit's Java. Three things end it when its submitter
-is gone, each where the one before does not reach: the submitter's guard, which ends all its descendants; on
-Linux the kernel, when the Java dies; and this watch, when the folder of the run has vanished, or its sign of
-life has stopped.
+In client mode the driver is a Python process below spark-submit's Java. Three mechanisms end it when its submitter
+is gone, each a fallback for the one before: the submitter's guard, which ends all its descendants; on Linux the
+kernel, when the Java process dies; and this watch, when the folder of the run has been removed, or its heartbeat
+has stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from kafka_ordered_ops.spark.job_page import job_page
 #: The interval of the watch.
 LOOK_S: Final = 1.0
 
-#: The guard renews its sign each second. A client of NFS may show that a minute late.
+#: The guard's heartbeat changes every second. An NFS client may show that a minute late.
 ALIVE_TIMEOUT_S: Final = 300.0
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -37,12 +36,12 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         import ctypes
 
-        # It fires when the thread that forked ends; Spark's is the main one, and waits for this process.
+        # The signal is sent when the forking thread ends; Spark forks in the main thread, which waits for this process.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def watch(folder: PurePath, *, parent: int | None) -> None:
-    """End this process, and its parent if one is named, when the submitter is gone; watch in a thread."""
+    """End this process, and its parent if given, when the submitter is gone; watch in a thread."""
     threading.Thread(
         target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
     ).start()
@@ -58,7 +57,7 @@ def _watch(folder: PurePath, parent: int | None) -> None:
         if alive is None:
             break
         if alive.st_mtime_ns != seen:
-            # Times of two machines are not compared: only whether the sign changes.
+            # The clocks of two machines are not compared, only whether the heartbeat changes.
             seen, since = alive.st_mtime_ns, time.monotonic()
         elif time.monotonic() - since > ALIVE_TIMEOUT_S:
             break
@@ -67,7 +66,7 @@ def _watch(folder: PurePath, parent: int | None) -> None:
     if parent is not None and os.getppid() == parent:
         with contextlib.suppress(ProcessLookupError):
             os.kill(parent, signal.SIGTERM)
-    # No handler and no `finally` of the job: it must not report anything any more.
+    # Without handlers and `finally` blocks: the job must not report anything any more.
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -79,31 +78,31 @@ def show_progress(spark: Any, folder: PurePath) -> None:
 
 
 def _show_progress(spark: Any, folder: PurePath) -> None:
-    shown = None
-    # Whatever fails here (Spark has stopped, the folder is gone) ends the showing, and must not reach the job.
+    last = None
+    # Any failure here (Spark has stopped, the folder is gone) ends the reports, and must not reach the job.
     with contextlib.suppress(Exception):
         store = spark.sparkContext._jsc.sc().statusStore()
         page = job_page(spark)
         while True:
-            progress = replace(_progress_of(store.activeStages()), page=page)
-            if progress != shown:
+            progress = _progress_of(store.activeStages(), page)
+            if progress != last:
                 progress.write(folder)
-                shown = progress
+                last = progress
             time.sleep(LOOK_S)
 
 
-def _progress_of(stages: Any) -> JobProgress:
+def _progress_of(stages: Any, page: str | None) -> JobProgress:
     done = total = records = 0
     iterator = stages.iterator()
     while iterator.hasNext():
         stage = iterator.next()
         done += stage.numCompleteTasks()
         total += stage.numTasks()
-        # A stage counts records that it reads from a shuffle, and the last stage counts records that it writes.
+        # Stages count records that they read from a shuffle, and the last stage counts records that it writes.
         records += max(
             stage.inputRecords(),
             stage.shuffleReadRecords(),
             stage.shuffleWriteRecords(),
             stage.outputRecords(),
         )
-    return JobProgress(done, total, records)
+    return JobProgress(done, total, records, page)

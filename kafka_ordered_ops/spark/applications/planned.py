@@ -1,4 +1,4 @@
-"""Read a window that another process has planned, for a job started in any way."""
+"""Read a window that another process has planned, for jobs that are started in any way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def planned_window(
     attempt: int | None = None,
     ledger_topic: str = LEDGER_TOPIC,
 ) -> tuple[WindowPlan, ClientSettings]:
-    """Return a window's plan from the ledger, and the settings to read it with. Changes nothing.
+    """Return a window's plan from the ledger, and the settings to read it with, without changing anything.
 
     For jobs not launched through `submit`: a host plans and commits, and passes the window's id to its job.
 
@@ -30,13 +30,13 @@ def planned_window(
         group_id: the consumer group.
         window_id: the window.
         attempt: the attempt that the job works for, from the planning task. Its output then has its own
-            place. None: the newest attempt.
+            place. None selects the newest attempt.
         ledger_topic: the topic that holds plans.
 
     Raises:
         UnknownWindowError: the window does not exist.
         WindowSupersededError: another attempt has resumed the window, or it was abandoned; this job's output
-            writes would not be committed.
+            would not be committed.
         WindowPrunedError: the plan was pruned.
         LedgerError, BrokerError: the cluster failed or could not be reached.
     """
@@ -58,7 +58,7 @@ def planned_windows(
     Raises:
         As `planned_window`, for the first invalid window.
     """
-    # The brokers have answered the program that submitted this one: if they refuse now, they restart.
+    # The brokers have answered the program that submitted this one: if they refuse now, they are restarting.
     with OrderedWindows(
         settings, group_id, ledger_topic=ledger_topic, timeout_s=float(UPDATE_TIMEOUT_S)
     ) as windows:
@@ -78,7 +78,7 @@ def planned_windows(
 def _for_attempt(plan: WindowPlan, attempt: int | None) -> WindowPlan:
     if attempt is None:
         attempt = plan.attempt
-    # A window that is done is replayed as an attempt that the ledger has not seen.
+    # A window that is done is replayed as an attempt that is not in the ledger yet.
     is_newest = attempt >= plan.attempt if plan.status.is_done else attempt == plan.attempt
     if not is_newest or not (plan.status.is_open or plan.status.is_done):
         raise WindowSupersededError(

@@ -1,4 +1,4 @@
-"""Run spark-submit below a guard, which answers when nothing of the run is left."""
+"""Run spark-submit below a guard, which answers once no process of the run is left."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from typing import Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import JobFailedError, SinkError, invariant
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError, Stored
 from kafka_ordered_ops.disk.disk import Disk
 from kafka_ordered_ops.spark.applications import guard
 from kafka_ordered_ops.spark.applications.protocol import Place
 
-#: Beyond the grace: the guard's own wait after SIGKILL, and some for a loaded machine.
+#: After the grace period: the guard's own wait after SIGKILL, and a reserve for a loaded machine.
 _END_WAIT_S: Final = 40.0
 _LOOK_S: Final = 0.05
 
-#: The guard's answer: how the program ended, and processes that it could not end.
+#: The limit of the guard's answer: how the program ended, and the processes that it could not end.
 _ANSWER_BYTES_MAX: Final = 1024 * 1024
 
 #: Carries the run's token to every process of the run, to distinguish them from all others.
 RUN_VARIABLE: Final = "KAFKA_ORDERED_OPS_RUN"
+
+
+class _Answer(Stored, frozen=True, forbid_unknown_fields=False):
+    code: int | None
+    left: list[int]
 
 
 class Process:
@@ -38,9 +43,9 @@ class Process:
         command: the command to run.
         place: where the run's files are.
         environment: its environment.
-        grace_s: how long it may take to end by itself before it is killed.
+        grace_s: how long to wait for its end before it is killed.
         what: the name of the program in messages.
-        after: what becomes of its windows if it fails, as a sentence.
+        after: a sentence on what happens to its windows if it fails.
     """
 
     def __init__(
@@ -67,9 +72,9 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**environment, RUN_VARIABLE: place.token},
-                # Not reached by the Ctrl-C of a terminal: it has to end the others first.
+                # Not reached by Ctrl-C in a terminal: the guard must end the other processes first.
                 start_new_session=True,
-                # With its locks; the guard holds them as long as it lives.
+                # The guard holds the files' locks as long as it lives.
                 pass_fds=place.descriptors,
             )
 
@@ -84,12 +89,12 @@ class Process:
 
     @property
     def code(self) -> int:
-        """spark-submit's exit code, once it has ended; negative: the signal that killed it."""
+        """The exit code of spark-submit after its end; a negative number is the signal that killed it."""
         invariant(self._has_ended, "asked for an exit code before the end")
         return self._code
 
     def has_ended(self, wait_s: float) -> bool:
-        """Return whether the run has ended and nothing is left of it; waits so long for that.
+        """Return whether the run has ended and none of its processes is left; wait up to `wait_s` for that.
 
         Raises:
             SinkError: its guard was killed, or some process of the run cannot be ended.
@@ -101,7 +106,7 @@ class Process:
         return self._has_ended
 
     def end(self) -> None:
-        """End the run, and wait until nothing is left of it. Again: a no-op.
+        """End the run, and wait until none of its processes is left. Repeating it changes nothing.
 
         Raises:
             SinkError: some process of the run cannot be ended.
@@ -118,7 +123,7 @@ class Process:
             )
 
     def _has_answered(self, wait_s: float) -> bool:
-        """Return whether the guard has reported, or is gone."""
+        """Return whether the guard has answered, or is gone."""
         stdout = self._guard.stdout
         if stdout is None:
             return True
@@ -135,11 +140,9 @@ class Process:
 
     def _judge(self) -> int:
         try:
-            answer = Fields(
-                strict_json.loads(self._answer, limit_bytes=_ANSWER_BYTES_MAX), "answer"
-            )
-            code = answer.integer_or_none("code")
-            left = answer.integers("left")
+            value = strict_json.loads(self._answer, limit_bytes=_ANSWER_BYTES_MAX)
+            answer = _Answer.parse(value, "answer")
+            code, left = answer.code, answer.left
         except JsonError:
             left = _end_orphans(self._token)
             self._close()
@@ -156,7 +159,7 @@ class Process:
         return code
 
     def _close(self) -> None:
-        """Let the guard go; it deletes the folder."""
+        """Let the guard end, which deletes the folder."""
         for pipe in (self._guard.stdin, self._guard.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -164,24 +167,24 @@ class Process:
         try:
             self._guard.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
-            # It hangs in the kernel, perhaps on the folder. It holds no process that could continue.
+            # It hangs in the kernel, perhaps on the folder. No process of the run is left that could continue.
             self._guard.kill()
 
 
 def processes_of(token: str) -> list[int]:
-    """Return every process of a run that is there, wherever it hangs in the tree; Linux only, elsewhere none."""
-    wanted = f"{RUN_VARIABLE}={token}".encode()
-    found = []
+    """Return every living process of a run, wherever it is in the process tree; on Linux only, elsewhere none."""
+    variable = f"{RUN_VARIABLE}={token}".encode()
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
-        # Others' environments cannot be read, nor that of a process that is gone.
+        # The environments of other users' and of ended processes cannot be read.
         with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+            if variable in path.read_bytes().split(b"\0"):
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _end_orphans(token: str) -> list[int]:
-    """Kill the processes that a killed guard has left; return those that remain."""
+    """Kill the processes that a killed guard left behind; return those that remain."""
     deadline = time.monotonic() + _END_WAIT_S
     while (left := processes_of(token)) and time.monotonic() < deadline:
         for pid in left:

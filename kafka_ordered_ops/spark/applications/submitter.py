@@ -1,12 +1,12 @@
-"""Run a user's Spark application for planned windows with spark-submit, and return what it wrote.
+"""Run a user's Spark application for planned windows with spark-submit, and return its outputs.
 
 ::
 
     windows.deliver(plan, lambda plan: submit(plan, "job.py", windows.settings, "out"), StagedOutput.found)
 
-The application calls `current_window`. It never commits: the caller does, after the application has ended well
-*and* has reported an output for this very run. Whatever else happens (an error, a time-out, Ctrl-C, a ``kill -9``
-of spark-submit or of the caller), every process of the run is ended, and nothing of it is taken.
+The application calls `current_window`. It never commits. The caller commits after the application has succeeded
+*and* has reported an output for this very run. After anything else (an error, a timeout, Ctrl-C, a ``kill -9`` of
+spark-submit or of the caller), every process of the run is ended, and its results are discarded.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from kafka_ordered_ops.spark.applications.protocol import (
 )
 from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult, Named
 from kafka_ordered_ops.spark.job_checks import check_deployed, check_submission
-from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
 from kafka_ordered_ops.spec.deploy_mode import MASTER_KEY, DeployMode
+from kafka_ordered_ops.spec.job_outputs import check_each
 from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 
 _log = logging.getLogger(__name__)
 
-#: Between two looks at the job.
+#: The interval between two checks of the job.
 _LOOK_S: Final = 0.2
 
-#: Lines of the log in an error's message; the file has them all.
+#: How many lines of the log an error's message quotes; the file has all of them.
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 16 * 1024
 
@@ -114,10 +114,9 @@ def submit_windows(
     storage_options: Mapping[str, Any] | None = None,
     partition_by: str | None = None,
 ) -> list[StagedOutput]:
-    """Run an application for several windows in one pass; return the outputs that it wrote.
+    """Run an application for several windows in one pass; return its outputs.
 
-    As `run_job`. The application must write with `WindowContext.write`, to a folder that this process
-    sees.
+    Like `run_job`, but the application must write with `window.write`, to a folder that this process sees.
 
     Returns:
         The outputs in the order of `plans`, all of them complete and hidden.
@@ -144,13 +143,13 @@ def submit_windows(
             partition_by=partition_by,
         )
         outputs = [
-            _found(plan, one, output, storage_options)
-            for plan, one in zip(plans, result.results, strict=True)
+            _found(plan, reported, output, storage_options)
+            for plan, reported in zip(plans, result.results, strict=True)
         ]
         check_each(plans, outputs)
         return outputs
     except BaseException:
-        # Here no process of the run is left that could write into them.
+        # No process of the run is left that could write to the stages.
         for plan in plans:
             with suppress(SinkError, ConfigError):
                 StagedOutput.of(plan, output, storage_options).discard()
@@ -173,22 +172,22 @@ def run_job(
     storage_options: Mapping[str, Any] | None = None,
     partition_by: str | None = None,
 ) -> JobResult:
-    """Run an application for windows, and return what it reported: for your own sinks.
+    """Run an application for windows, and return its report: for your own sinks.
 
-    Returns and raises only when no process of the run is left on this machine.
+    Returns and raises only once no process of the run is left on this machine.
 
     Args:
         plans: windows of one group and isolation, each once.
         application: the Python file; it calls `current_window`.
         settings: the client settings; they travel in a file that only its owner can read. The application deletes the
             file once it has read it.
-        output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
-            and all executors see, and ``.koo`` beside it: the files through which caller and driver communicate are
-            there. Or a prefix in an object store: these files are then in a temporary folder of this machine.
+        output: the folder for the windows' outputs: a local or mounted one that the caller, the driver and all
+            executors see, and ``.koo`` beside it, for the files through which caller and driver communicate. Or a
+        prefix in an object store: these files are then in a temporary folder of this machine.
         arguments: the application's arguments, its ``sys.argv[1:]``.
-        ordered: how the application reads and writes unless it chooses.
-        engine: who reads Kafka unless the application chooses.
-        how: how spark-submit is run; None: client mode with Spark's own configuration.
+        ordered: the application's default for reading and writing.
+        engine: the application's default for reading Kafka.
+        how: how to run spark-submit; None uses client mode with Spark's own configuration.
         progress: called when the job's progress changes.
         log_line: called with each line that spark-submit and the driver print.
         cancelled: called several times a second; the run is ended when it returns True.
@@ -234,7 +233,7 @@ def run_job(
 
 
 def check_windows(plans: Sequence[WindowPlan]) -> None:
-    """Raise for windows that cannot be delivered in one pass, or have no output."""
+    """Raise for windows that cannot be delivered in one pass, or that have no output."""
     check_together(plans)
     for plan in plans:
         check_not_covered(plan)
@@ -255,11 +254,11 @@ def run(
     """Run an application for a submission, which gets the token of this run; see `run_job`.
 
     Args:
-        submission: what it is run for.
-        named: what it is to report a result of.
+        submission: the request.
+        named: the plans or writes that need a result.
         application: its full path.
         arguments: its arguments.
-        secrets: the client settings as text; None: it reads nothing from Kafka.
+        secrets: the client settings as text; None if it reads nothing from Kafka.
         how, progress, log_line, cancelled: as for `run_job`.
     """
     what = _what(application, submission.order, named)
@@ -280,7 +279,7 @@ def run(
             ) as process,
         ):
             _wait(process, place, how, progress, lines, what, cancelled or _never)
-            # Before the guard is let go, which removes the folder.
+            # Before the guard ends, which removes the folder.
             result = _judged(process.code, place, named, what)
         place.remove_log()
     return result
@@ -302,7 +301,7 @@ def _command(
         FOLDER_KEY: str(place.folder),
     }
     if how.deploy_mode is DeployMode.CLUSTER:
-        # No file of this machine is seen there, and neither is the end of this process.
+        # The driver in the cluster sees neither files of this machine nor the end of this process.
         if text is not None:
             _warn_of_config_map(text, how)
             conf[SECRET_KEY] = text
@@ -310,7 +309,7 @@ def _command(
     else:
         if text is not None:
             write_private(place.folder / SETTINGS_NAME, text.encode("ascii"))
-        # What runs and what is in force is read by its path, so it is where nobody else can put anything.
+        # Program and settings are read by their paths, so they are in a folder that nobody else can write to.
         main = place.private / MAIN_NAME
         write_private(main, MAIN.format(folder=str(place.folder)).encode())
         program = [str(main), application]
@@ -319,7 +318,7 @@ def _command(
     return [
         how.command,
         *how.options(),
-        # A file of settings takes the place of spark-defaults.conf, unless that is asked for as well.
+        # A properties file replaces spark-defaults.conf, unless that is requested too.
         "--properties-file",
         str(properties),
         "--load-spark-defaults",
@@ -329,7 +328,7 @@ def _command(
 
 
 def _warn_of_config_map(text: str, how: SparkSubmit) -> None:
-    """Log a warning where secrets become readable for more than the job: Spark does not hide them from Kubernetes."""
+    """Log a warning if others than the job can read the secrets: Spark does not hide them from Kubernetes."""
     master = how.master or how.conf.get(MASTER_KEY) or ""
     settings, storage_options = settings_from_text(text)
     if master.startswith("k8s://") and (settings.secret_values() or storage_options):
@@ -342,15 +341,17 @@ def _warn_of_config_map(text: str, how: SparkSubmit) -> None:
 
 
 def _properties(conf: Mapping[str, str]) -> str:
-    """Return settings in Java's syntax."""
+    """Return settings in the syntax of Java's properties."""
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
 
 
 def _escaped(text: str) -> str:
-    # Any character may be written by its number; letters and digits need not.
+    # Any character may be escaped by its number; letters and digits need not be.
     return "".join(
-        one if one.isascii() and (one.isalnum() or one in "._-/") else _by_number(one)
-        for one in text
+        character
+        if character.isascii() and (character.isalnum() or character in "._-/")
+        else _by_number(character)
+        for character in text
     )
 
 
@@ -370,7 +371,7 @@ def _wait(
 ) -> None:
     """Wait for the end of spark-submit, and report its progress meanwhile."""
     deadline = time.monotonic() + how.timeout_s
-    shown = None
+    last = None
     while not process.has_ended(_LOOK_S):
         lines.hand_on()
         if cancelled():
@@ -378,9 +379,9 @@ def _wait(
             raise JobFailedError(f"{what.text} was cancelled. {what.after} {_log_text(place)}")
         if progress is not None:
             now = JobProgress.read(place.folder)
-            if now is not None and now != shown:
+            if now is not None and now != last:
                 progress(now)
-                shown = now
+                last = now
         if time.monotonic() > deadline:
             process.end()
             raise JobFailedError(
@@ -394,7 +395,7 @@ def _never() -> bool:
 
 
 def _judged(code: int, place: Place, named: Sequence[Named], what: _What) -> JobResult:
-    """Return the job's result, if it ended well and has one for this run."""
+    """Return the job's result; raise if it failed or has no result for this run."""
     if code != 0:
         error = JobError.read(place.folder)
         where = f"{what.text} was ended by it. {what.after} The log: {place.log}"
@@ -416,11 +417,11 @@ def _judged(code: int, place: Place, named: Sequence[Named], what: _What) -> Job
 
 
 def _place_root(root: str | None) -> str:
-    """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
+    """Return the folder for the files of the run: beside the output, or this user's own for an output without files."""
     if root is not None and is_local(root):
         return control_folder(root)
     folder = f"{system_folder()}/kafka-ordered-ops-{os.getuid()}"
-    with as_sink_error(f"the folder {folder} for a run cannot be made"):
+    with as_sink_error(f"the folder {folder} for a run cannot be created"):
         Disk().own_private(folder)
     return f"{folder}/{CONTROL_FOLDER}/runs"
 
@@ -435,7 +436,7 @@ def _found(
     if staged is None:
         raise SinkError(
             f"the application reported an output of window {plan.window_id} that is not here: {dict(result)}. "
-            "It must write with `WindowContext.write`, to a folder that this process sees. For your "
+            "It must write with `window.write`, to a folder that this process sees. For your "
             "own sink, use run_job",
             window_id=plan.window_id,
         )
@@ -444,10 +445,10 @@ def _found(
 
 @dataclass(frozen=True)
 class _What:
-    """A run, in messages."""
+    """A run, as messages describe it."""
 
     text: str
-    #: What became of its windows if it fails.
+    #: What happens to its windows if it fails.
     after: str
 
 
@@ -472,12 +473,12 @@ def _code_text(code: int) -> str:
 
 
 def _log_text(place: Place, lines: int = _TAIL_LINES) -> str:
-    """Return where the log is, and how it ends."""
+    """Return the path of the log and its last lines."""
     try:
         with Disk().open(str(place.log), trusted=True) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             tail = file.read().decode(errors="replace").splitlines()
     except OSError:
         tail = []
-    shown = [line for line in tail if line.strip()][-lines:] if lines else []
-    return f"The log: {place.log}" + "".join(f"\n  {line}" for line in shown)
+    last_lines = [line for line in tail if line.strip()][-lines:] if lines else []
+    return f"The log: {place.log}" + "".join(f"\n  {line}" for line in last_lines)

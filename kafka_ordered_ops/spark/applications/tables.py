@@ -1,8 +1,8 @@
-"""The submitter's side of an application whose windows go to a table.
+"""The submitter's side of an application that writes its windows to a table.
 
-The table's commit comes after Kafka's, and needs a session with the table's catalogue, which only the application
-has. So the application is run again, for the same window and with the same options: `current_window` then carries
-out the order (see `orders`), and none of the application's own work follows.
+The table is committed after Kafka, in a session with the table's catalogue, which only the application has. So the
+application is run again, for the same window and with the same options: `current_window` then carries out the order
+(see `orders`) and ends the process, before the application's own work.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kafka_ordered_ops.spark.applications.protocol import Order, Submission, set
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.applications.submitter import check_windows, run
 from kafka_ordered_ops.spark.job_checks import check_application, check_deployed, check_submission
-from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_windows import kept_for
 from kafka_ordered_ops.spark.write.tables import check_whole
+from kafka_ordered_ops.spec.job_outputs import check_each
 from kafka_ordered_ops.spec.spark_submit import SparkSubmit
 from kafka_ordered_ops.spec.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableApplication:
-    """An application that writes windows to a table, and how it is run.
+    """An application that writes windows to a table, and how to run it.
 
     Args:
         target: the table.
@@ -49,7 +49,7 @@ class TableApplication:
     how: SparkSubmit = field(default_factory=SparkSubmit)
     log_line: Callable[[str], None] | None = None
     cancelled: Callable[[], bool] | None = None
-    #: The answers to `ask`, by the output.
+    #: The answers to `ask`, by output.
     _known: dict[str, SubmittedTable | None] = field(default_factory=dict, repr=False)
 
     def check(self, settings: ClientSettings) -> str:
@@ -66,7 +66,7 @@ class TableApplication:
         engine: Engine | str = Engine.PYTHON,
         progress: Callable[[JobProgress], None] | None = None,
     ) -> list[SubmittedTable]:
-        """Run the application for windows; return the outputs that it staged, as `submit_windows` does.
+        """Run the application for windows; return its staged outputs, as `submit_windows` does.
 
         Raises:
             SinkError: it wrote to something other than the table.
@@ -90,46 +90,51 @@ class TableApplication:
             log_line=self.log_line,
             cancelled=self.cancelled,
         )
-        outputs = [self._staged(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        outputs = [
+            self._staged(plan, reported)
+            for plan, reported in zip(plans, result.results, strict=True)
+        ]
         check_each(plans, outputs)
         return outputs
 
     def ask(self, results: Sequence[Mapping[str, Any]]) -> None:
-        """Look for outputs of earlier attempts in one run of the application; `found` then has the answers."""
-        kept = [one for result in results if (one := kept_for(self.target, result)) is not None]
-        waiting = [one for one in kept if not one.published]
+        """Look for outputs of earlier attempts in one run of the application; a call then returns the answers."""
+        entries = [
+            entry for result in results if (entry := kept_for(self.target, result)) is not None
+        ]
+        waiting = [entry for entry in entries if not entry.published]
         if not waiting:
             return
-        for asked, told in zip(waiting, self.run(Order.FIND, waiting), strict=True):
-            self._known[_name(asked)] = self._of(told)
+        for entry, reported in zip(waiting, self.run(Order.FIND, waiting), strict=True):
+            self._known[_name(entry)] = self._of(reported)
 
     def __call__(self, result: Mapping[str, Any]) -> SubmittedTable | Reported | None:
-        """Return what an earlier attempt left in this table; None if it is gone, or was for another table.
+        """Return the output of an earlier attempt in this table; None if it is gone, or was for another table.
 
         Raises:
-            SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
+            SinkError: the table cannot be read; or it has forgotten whether the window was appended.
             ConfigError, JobFailedError, KafkaOrderedOpsError: as `run_job` does.
         """
-        kept = kept_for(self.target, result)
-        if kept is None:
+        entry = kept_for(self.target, result)
+        if entry is None:
             return Reported.found(result)
-        if kept.published:
-            return SubmittedTable(kept, self)
-        if _name(kept) not in self._known:
+        if entry.published:
+            return SubmittedTable(entry, self)
+        if _name(entry) not in self._known:
             self.ask([result])
-        return self._known.pop(_name(kept))
+        return self._known.pop(_name(entry))
 
     def elsewhere(self, result: Mapping[str, Any]) -> PublishedElsewhere:
         """Return the output of a published window that was published to another place."""
         return PublishedElsewhere(result)
 
     def left(self, result: Mapping[str, Any]) -> SubmittedTable | None:
-        """Return the output of another window of the group; raises as a call."""
-        found = self(result)
-        return None if isinstance(found, Reported) else found
+        """Return the output of another window of the group; raise what a call raises."""
+        output = self(result)
+        return None if isinstance(output, Reported) else output
 
     def run(self, order: Order, outputs: Sequence[KeptOutput]) -> list[Mapping[str, Any]]:
-        """Run the application for an order; return what it tells of each output, empty if that is gone."""
+        """Run the application for an order; return its report of each output, empty for an output that is gone."""
         path = check_application(self.application)
         submission = Submission(
             "",
@@ -139,11 +144,11 @@ class TableApplication:
             True,
             table=self.target,
             order=order,
-            outputs=tuple(one.to_json() for one in outputs),
+            outputs=tuple(entry.to_json() for entry in outputs),
         )
         result = run(
             submission,
-            [one.write for one in outputs],
+            [entry.write for entry in outputs],
             path,
             self.arguments,
             None,
@@ -153,16 +158,16 @@ class TableApplication:
         )
         return list(result.results)
 
-    def _of(self, told: Mapping[str, Any]) -> SubmittedTable | None:
-        kept = KeptOutput.from_json(told)
-        return None if kept is None else SubmittedTable(kept, self)
+    def _of(self, reported: Mapping[str, Any]) -> SubmittedTable | None:
+        entry = KeptOutput.from_json(reported)
+        return None if entry is None else SubmittedTable(entry, self)
 
-    def _staged(self, plan: WindowPlan, told: Mapping[str, Any]) -> SubmittedTable:
-        output = self._of(told)
-        if output is None or not self.target.may_be(output.kept.target):
+    def _staged(self, plan: WindowPlan, reported: Mapping[str, Any]) -> SubmittedTable:
+        output = self._of(reported)
+        if output is None or not self.target.may_be(output.entry.target):
             raise SinkError(
                 f"the application reported an output of window {plan.window_id} that is not for the table "
-                f"{self.target.name}: {dict(told)}. Nothing was committed: write with `WindowContext.write(df)`",
+                f"{self.target.name}: {dict(reported)}. Nothing was committed: write with `window.write(df)`",
                 window_id=plan.window_id,
             )
         return output
@@ -172,60 +177,62 @@ class TableApplication:
 class SubmittedTable:
     """The rows that an application staged for a table; a `Staged` for `OrderedWindows.commit`."""
 
-    kept: KeptOutput
+    entry: KeptOutput
     by: TableApplication = field(repr=False, compare=False)
 
     @property
     def facts(self) -> Facts:
         """``records`` and ``elapsed_ms``."""
-        return self.kept.facts
+        return self.entry.facts
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the ledger keeps: the same as of a `TableOutput`."""
-        return self.kept.to_json()
+        """Return the same JSON for the ledger as a `TableOutput`."""
+        return self.entry.to_json()
 
     def publish(self) -> None:
         """Make the rows visible in the table, in one commit, as `TableOutput.publish` does."""
         self.publish_with([self])
 
     def publish_with(self, outputs: Sequence[object]) -> None:
-        """Publish this output, and those of `outputs` that the same application staged, in one run of it."""
-        if self.kept.published:
+        """Publish this output, and those of `outputs` that the same application staged, in one run."""
+        if self.entry.published:
             return
-        mine = [
-            one
-            for one in outputs
-            if isinstance(one, SubmittedTable) and one.by is self.by and not one.kept.published
+        siblings = [
+            output
+            for output in outputs
+            if isinstance(output, SubmittedTable)
+            and output.by is self.by
+            and not output.entry.published
         ]
-        told = self.by.run(Order.PUBLISH, [one.kept for one in mine])
-        for one, result in zip(mine, told, strict=True):
-            one.kept = _published(one.kept, result)
+        results = self.by.run(Order.PUBLISH, [output.entry for output in siblings])
+        for output, result in zip(siblings, results, strict=True):
+            output.entry = _published(output.entry, result)
 
     def discard(self) -> None:
         """Remove the staged rows. Repeating it changes nothing."""
-        if not self.kept.published:
-            self.by.run(Order.DISCARD, [self.kept])
+        if not self.entry.published:
+            self.by.run(Order.DISCARD, [self.entry])
 
 
 def table_application(
     target: Table, application: str | os.PathLike[str], how: SparkSubmit | None, **more: Any
 ) -> TableApplication:
-    """Return an application for a table, with the default options of spark-submit if there are none."""
+    """Return an application for a table; without options, spark-submit runs with the defaults."""
     return TableApplication(
         target=target, application=os.fspath(application), how=how or SparkSubmit(), **more
     )
 
 
-def _name(kept: KeptOutput) -> str:
-    return strict_json.dumps(kept.to_json())
+def _name(entry: KeptOutput) -> str:
+    return strict_json.dumps(entry.to_json())
 
 
-def _published(kept: KeptOutput, told: Mapping[str, Any]) -> KeptOutput:
-    found = KeptOutput.from_json(told)
-    if found is None or found.write != kept.write or not found.published:
+def _published(entry: KeptOutput, reported: Mapping[str, Any]) -> KeptOutput:
+    current = KeptOutput.from_json(reported)
+    if current is None or current.write != entry.write or not current.published:
         raise SinkError(
-            f"the application did not say that window {kept.write.window_id} is published to {kept.target.name}. Run "
+            f"the application did not report that window {entry.write.window_id} is published to {entry.target.name}. Run "
             "the window again",
-            window_id=kept.write.window_id,
+            window_id=entry.write.window_id,
         )
-    return found
+    return current

@@ -1,12 +1,10 @@
 """The engine that reads with the cluster's own Kafka connector, in Java.
 
-The plan decides: the connector gets exact offsets for every partition, so it resolves no bounds itself. Records
-beyond the plan are dropped by offset (`connector_loads`). Records reach
-this package's columns without a Python worker.
+The plan decides: the connector gets exact offsets for every partition, so it resolves no bounds itself. Records outside
+the plan are dropped by offset (`connector_loads`). No Python worker is involved.
 
-A plan's settings travel as options of the connector. A classic session shows them nowhere. Spark Connect writes every
-request into its web page and its event log, secrets included. Over Connect, settings with secrets are therefore
-refused.
+A plan's settings are passed as options of the connector. A classic session shows them nowhere. Spark Connect writes every
+request to its web page and its event log, secrets included, so settings with secrets are refused over Connect.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ _PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 #: Spark keeps its internal classes unchanged within a minor version.
 _MINOR: Final = re.compile(r"\d+\.\d+")
 
-#: Before 1900 the connector moves times as java.sql.Timestamp does, by the calendar and the clocks of the
-#: JVM's time zone then. The original time of a record cannot be restored. One day for the zones.
+#: The connector shifts times before 1900 as java.sql.Timestamp does, by the historical calendar and clocks of the JVM's
+#: time zone. The original time of a record cannot be restored. One day is added for the zones.
 _TIMES_FROM_MS: Final = -2_208_988_800_000 + 86_400_000
 
 
@@ -66,19 +64,19 @@ def jvm_frame(
     isolation: Isolation,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
-    """Return the records of some pieces, in no order, with the columns of `source.SOURCE_DDL`.
+    """Return the records of several pieces, unordered, with the columns of `source.SOURCE_DDL`.
 
     Args:
         spark: a session with the Kafka connector of Spark's version.
         pieces: the wanted pieces, at most one for each partition.
         settings: how to reach the cluster, from the driver and from the executors.
-        group_id: named to the brokers, with a suffix; it is neither joined nor committed to.
+        group_id: sent to the brokers with a suffix; the group is neither joined nor committed to.
         isolation: which records are visible.
         stall_timeout_s: how long a task waits for its next record.
 
     Raises:
-        ConfigError: the connector is missing or has another version than Spark; a setting that Java's client
-            lacks; or secrets that Spark Connect would show.
+        ConfigError: the connector is missing or has another version than Spark; a setting that Java's client does
+            not have; or secrets that Spark Connect would show.
     """
     _check_connector(spark)
     java = java_settings(
@@ -96,8 +94,8 @@ def jvm_frame(
     options = {
         **{f"kafka.{key}": value for key, value in java.values.items()},
         "failOnDataLoss": "true",
-        # Its own group for every reading: the connector keeps consumers of one group and partition for
-        # the next reading, whatever the settings of that one are.
+        # Every read has its own group: the connector reuses consumers of the same group and partition for the
+        # next read, even if its settings differ.
         "groupIdPrefix": group_id,
         "includeHeaders": "true",
         "kafkaConsumer.pollTimeoutMs": str(round(stall_timeout_s * 1000)),
@@ -108,7 +106,7 @@ def jvm_frame(
         frame = _told_apart(spark, frame, Runs.of(pieces, read_offsets))
     else:
         frame = _all_of(frame, pieces[0])
-    # After the drop of records: the time of an unwanted record does not matter.
+    # After records were dropped: the time of an unwanted record does not matter.
     frame = frame.withColumns({name: _if_time_is_kept(name) for name in ("timestamp", "late")})
     return frame.select(*SOURCE_SCHEMA.names)
 
@@ -116,7 +114,7 @@ def jvm_frame(
 def _check_connector(spark: SparkSession) -> None:
     """Raise `ConfigError` unless the session has the connector of Spark's version, as far as this can be checked."""
     if is_connect(spark):
-        # A client of Connect cannot see the server's class path: Spark reports it at the first action.
+        # A Connect client cannot see the server's class path: Spark reports a missing connector at the first action.
         return
     jvm: Any = spark._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()
@@ -124,32 +122,32 @@ def _check_connector(spark: SparkSession) -> None:
     try:
         package = loader.loadClass(_PROVIDER).getPackage()
     except Exception as error:
-        # Py4J's own error: it cannot be checked before.
+        # Py4J's own error, which can only be recognized by its text.
         if "ClassNotFoundException" not in str(error):
             raise
         raise ConfigError(
             f"engine 'connector' reads with Spark's Kafka connector, which this session lacks: start it with {what} "
             "and its dependencies (spark.jars.packages, or spark.jars for files), or use engine 'python'"
         ) from None
-    # None in a vendor's build that leaves it out.
-    found = package.getImplementationVersion() if package is not None else None
-    if found is not None and _minor(found) != _minor(spark.version):
+    # None in a vendor's build without a version.
+    connector_version = package.getImplementationVersion() if package is not None else None
+    if connector_version is not None and _minor(connector_version) != _minor(spark.version):
         raise ConfigError(
             f"engine 'connector' needs the Kafka connector of Spark {spark.version}, but this session has the one of Spark "
-            f"{found}, and it uses Spark's internal classes. Start the session with {what}, "
+            f"{connector_version}, and it uses Spark's internal classes. Start the session with {what}, "
             "or use engine 'python'"
         )
 
 
 def _minor(version: str) -> str:
-    found = _MINOR.match(version)
-    return found.group() if found else version
+    match = _MINOR.match(version)
+    return match.group() if match else version
 
 
 def _loaded(
     spark: SparkSession, loads: Sequence[Load], options: Mapping[str, str], read_offsets: int
 ) -> DataFrame:
-    """Return all that the loads bring, under our columns' names."""
+    """Return all records of the loads, with this package's column names."""
     from pyspark.sql import functions as f
 
     tasks = parallelism(spark) * TASKS_PER_CORE
@@ -159,10 +157,10 @@ def _loaded(
     frames = [reader.options(**_ranges(load)).load() for load in loads]
     frame = reduce(lambda above, below: above.unionAll(below), frames)
     if sum(map(len, loads)) > tasks:
-        # The connector makes a task for each partition at least.
+        # The connector creates at least one task for each partition.
         frame = frame.coalesce(tasks)
     kind = f.col("timestampType")
-    # Negative: the record's format has no time at all.
+    # A negative type means that the record's format has no time.
     return frame.withColumn("timestamp_type", f.when(kind >= 0, kind)).drop("timestampType")
 
 
@@ -183,10 +181,10 @@ def _ranges(load: Load) -> dict[str, str]:
 
 
 def _if_time_is_kept(column: str) -> Column:
-    """Return the column; its task fails at a record whose time the connector has moved."""
+    """Return the column; its task fails at a record whose time the connector has shifted."""
     from pyspark.sql import functions as f
 
-    # Named as Python prints it, at the beginning of a line: so `failures.named_error` finds it.
+    # As Python prints an error, at the beginning of a line, so that `failures.named_error` finds it.
     message = f.concat(
         f.lit(f"\n{ReadError.__module__}.{ReadError.__name__}: the record at "),
         f.col("topic"),
@@ -204,7 +202,7 @@ def _if_time_is_kept(column: str) -> Column:
 
 
 def _all_of(frame: DataFrame, piece: Piece) -> DataFrame:
-    """Return the records of one window, of which none is late."""
+    """Return the records of one window, none of which is late."""
     from pyspark.sql import functions as f
 
     (share, *_) = piece.shares
@@ -234,7 +232,7 @@ def _told_apart(spark: SparkSession, frame: DataFrame, runs: Runs) -> DataFrame:
     frame = frame.withColumnRenamed("window", WINDOW_NUMBER)
     if not runs.late_steps.num_rows:
         return frame.withColumn("late", f.lit(False))
-    # Compared with no step at all, unless it may be late.
+    # A record that cannot be late is not compared with any step.
     may_be_late = f.when(f.col("offset") >= f.col("late_from"), f.col("share"))
     time_ms = f.unix_millis("timestamp")
     late = (

@@ -1,7 +1,7 @@
-"""The loads of the Kafka connector for some pieces, and the table that distinguishes wanted records afterwards.
+"""The loads of the Kafka connector for several pieces, and the table that selects wanted records afterwards.
 
-The connector reads one range of each partition. Large holes therefore make several loads, each with one segment of
-every partition that has so many. Small holes are read, and their records dropped.
+The connector reads one range of each partition. Partitions with large holes are therefore read in several segments, and
+each load has one segment of each such partition. Small holes are read, and their records dropped.
 
 A table of *runs* decides which records are dropped and which share the others belong to. A run is a range of offsets
 of one share. The table is joined by equality, so a million runs cost a record no more than ten. Offsets are divided
@@ -25,18 +25,18 @@ from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.ordered.records.pieces import Piece, Share
 
-#: A hole of so many offsets is left out; reading through a smaller one costs less than one more load.
+#: Holes of at least this many offsets are skipped; reading through a smaller one costs less than another load.
 HOLE_OFFSETS_MIN: Final = 100_000
 
-#: The connector asks the cluster about every load once more, for each action.
+#: The connector queries the cluster about every load again for each action.
 LOADS_MAX: Final = 8
 
-#: For each partition the range to read.
+#: The range to read of each partition.
 Load = Mapping[TopicPartition, tuple[int, int]]
 
 
 def loads_of(pieces: Sequence[Piece], *, hole_offsets_min: int, loads_max: int) -> list[Load]:
-    """Return the fewest loads that leave out the large holes; at most `loads_max` of them."""
+    """Return the fewest loads that skip the large holes, at most `loads_max`."""
     loads: list[dict[TopicPartition, tuple[int, int]]] = []
     for piece in pieces:
         for number, segment in enumerate(_segments(piece.wanted, hole_offsets_min, loads_max)):
@@ -46,11 +46,11 @@ def loads_of(pieces: Sequence[Piece], *, hole_offsets_min: int, loads_max: int) 
     return list(loads)
 
 
-def _segments(wanted: OffsetSet, hole_offsets_min: int, most: int) -> list[tuple[int, int]]:
-    bounds = wanted.bounds
+def _segments(offsets: OffsetSet, hole_offsets_min: int, most: int) -> list[tuple[int, int]]:
+    bounds = offsets.bounds
     holes = bounds[1:, 0] - bounds[:-1, 1]
     large = np.flatnonzero(holes >= hole_offsets_min)
-    # The largest ones, and those in their order.
+    # The largest holes, in the order of their offsets.
     large = np.sort(large[np.argsort(-holes[large], kind="stable")[: most - 1]])
     edges = [0, *(large + 1).tolist(), len(bounds)]
     return [(int(bounds[a, 0]), int(bounds[b - 1, 1])) for a, b in pairwise(edges)]
@@ -58,11 +58,11 @@ def _segments(wanted: OffsetSet, hole_offsets_min: int, most: int) -> list[tuple
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Tables that decide for every record of a load whether it is wanted, and its share."""
+    """Tables that determine, for every record of a load, whether it is wanted, and its share."""
 
-    #: By the numbers in `rows`.
+    #: Indexed by the numbers in `rows`.
     shares: tuple[Share, ...]
-    #: Bins have a width of two to the power of it.
+    #: Bins have a width of two to this power.
     shift: int
     #: ``topic``, ``partition``, ``origin``, ``first_bin``: the offset ``origin`` is in ``first_bin``.
     partitions: pa.Table
@@ -71,12 +71,12 @@ class Runs:
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], read_offsets: int) -> Runs:
-        """Return the tables for some pieces, of which `read_offsets` are read, holes included."""
+        """Return the tables for several pieces, of which `read_offsets` are read, holes included."""
         shares = [share for piece in pieces for share in piece.shares]
         first_share = np.cumsum([0, *(len(piece.shares) for piece in pieces)])
-        found = [_runs_of(piece) for piece in pieces]
-        starts, ends, owners = (np.concatenate(column) for column in zip(*found, strict=True))
-        counts = [len(run_starts) for run_starts, _, _ in found]
+        runs = [_runs_of(piece) for piece in pieces]
+        starts, ends, owners = (np.concatenate(column) for column in zip(*runs, strict=True))
+        counts = [len(run_starts) for run_starts, _, _ in runs]
         owners = owners + np.repeat(first_share[:-1], counts)
 
         shift = max(0, -(-read_offsets // len(starts)) - 1).bit_length()
@@ -105,7 +105,7 @@ class Runs:
 
     @property
     def windows(self) -> pa.Table:
-        """``share``, ``window``, ``window_id``, and ``late_from``: the offset below which none is late."""
+        """``share``, ``window``, ``window_id``, and ``late_from``: the offset below which no record is late."""
         lates = [
             min((offset for _, offset in share.late.pieces), default=None) for share in self.shares
         ]
@@ -120,7 +120,7 @@ class Runs:
 
     @property
     def late_steps(self) -> pa.Table:
-        """Return the late records as ``share``, ``since_ms``, ``before_ms``, ``from_offset``; disjoint times in a share."""
+        """The late records as ``share``, ``since_ms``, ``before_ms``, ``from_offset``, with disjoint times in a share."""
         steps = [
             (number, times.since_ms, times.before_ms, offset)
             for number, share in enumerate(self.shares)
@@ -138,12 +138,12 @@ class Runs:
 
 
 def _runs_of(piece: Piece) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Start, end and shares of the longest ranges of one share each."""
-    wanted = piece.wanted
-    changes = piece.starts[(piece.starts > wanted.first) & (piece.starts < wanted.end)]
-    points = np.sort(np.concatenate((wanted.boundaries, changes)), kind="stable")
-    # A change at a boundary makes a range of nothing.
-    inside = wanted.mask(points[:-1]) & (points[1:] > points[:-1])
+    """Return the starts, ends and shares of the longest ranges of a single share each."""
+    offsets = piece.wanted
+    changes = piece.starts[(piece.starts > offsets.first) & (piece.starts < offsets.end)]
+    points = np.sort(np.concatenate((offsets.boundaries, changes)), kind="stable")
+    # A change at a boundary makes an empty range.
+    inside = offsets.mask(points[:-1]) & (points[1:] > points[:-1])
     starts, ends = points[:-1][inside], points[1:][inside]
     return starts, ends, piece.owners_of(starts)
 
@@ -154,12 +154,12 @@ def offsets_of(loads: Sequence[Load]) -> int:
 
 
 def needs_runs(pieces: Sequence[Piece], loads: Sequence[Load]) -> bool:
-    """Return whether records must be distinguished at all: not if all that is read is one window's, and none is late."""
+    """Return whether records must be selected: not if one window owns all records that are read, and none is late."""
     read = offsets_of(loads)
-    wanted = sum(piece.wanted.count for piece in pieces)
+    needed = sum(piece.wanted.count for piece in pieces)
     shares = [share for piece in pieces for share in piece.shares]
     return (
-        read != wanted
+        read != needed
         or len({share.window for share in shares}) > 1
         or any(share.late for share in shares)
     )

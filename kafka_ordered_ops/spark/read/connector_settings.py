@@ -1,7 +1,7 @@
 """Translate client settings to Java's Kafka client, which the engine connector reads with.
 
-The two clients share many names and few meanings. A setting with the same meaning is passed on. A setting that only
-tunes librdkafka is left out. All others are refused, because a user may rely on a setting that is dropped silently.
+The two clients share many names, but few meanings. A setting with the same meaning is passed on. A setting that only
+tunes librdkafka is left out. All others are refused, because a user may rely on a setting that is silently dropped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.known_settings import ONLY_OF_LIBRDKAFKA
 from kafka_ordered_ops.kafka.settings import SOCKET_TIMEOUT_MS, ClientSettings, is_secret
 
-#: The connector requests the log's ends after every fetch, and these requests queue after a fetch that the broker
-#: delays. Java's default of 500 ms costs half a second for every partition whose range ends with the log.
+#: The connector requests the log's end offsets after every fetch, and these requests queue behind a delayed fetch.
+#: Java's default of 500 ms costs half a second for every partition whose range ends with the log.
 FETCH_MAX_WAIT_MS: Final = 20
 
 #: Names and meanings are the same in both clients.
@@ -74,55 +75,33 @@ _COMBINED: Final = frozenset(
     }
 )
 
-#: Left out. They set how librdkafka buffers, looks up, retries and logs, or limits that Java's client does not have.
-#: Others concern decisions of the connector: it seeks to exact offsets, and never joins nor commits.
-LEFT_OUT: Final = frozenset(
-    {
-        "api.version.fallback.ms",
-        "api.version.request",
-        "api.version.request.timeout.ms",
-        "auto.offset.reset",
-        "broker.address.family",
-        "broker.address.ttl",
-        "broker.version.fallback",
-        "coordinator.query.interval.ms",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.metrics.push",
-        "enable.partition.eof",
-        "fetch.error.backoff.ms",
-        "fetch.queue.backoff.ms",
-        "fetch.wait.max.ms",
-        "group.id",
-        "log.connection.close",
-        "log.thread.name",
-        "log_level",
-        "message.copy.max.bytes",
-        "message.max.bytes",
-        "metadata.max.age.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "queued.max.messages.kbytes",
-        "queued.min.messages",
-        "receive.message.max.bytes",
-        "socket.keepalive.enable",
-        "socket.max.fails",
-        "socket.nagle.disable",
-        "topic.metadata.propagation.max.ms",
-        "topic.metadata.refresh.fast.interval.ms",
-        "topic.metadata.refresh.interval.ms",
-        "topic.metadata.refresh.sparse",
-    }
-)
+#: Left out, besides the settings that only librdkafka acts upon: they set how it connects and buffers, or limits that
+#: Java's client does not have.
+LEFT_OUT: Final = ONLY_OF_LIBRDKAFKA | {
+    "api.version.fallback.ms",
+    "api.version.request",
+    "api.version.request.timeout.ms",
+    "broker.address.family",
+    "broker.address.ttl",
+    "broker.version.fallback",
+    "fetch.wait.max.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "queued.max.messages.kbytes",
+    "receive.message.max.bytes",
+    "socket.keepalive.enable",
+    "socket.max.fails",
+    "socket.nagle.disable",
+}
 
-#: Why other settings have no counterpart, and what to do, by prefix.
+#: Why other settings have no counterpart and what to do, by prefix.
 _REFUSALS: Final[Mapping[str, str]] = {
     "sasl.kerberos.": (
-        "set Kerberos up for the JVMs of Spark, by java.security.auth.login.config, and leave it out of these "
+        "configure Kerberos for the JVMs of Spark, with java.security.auth.login.config, and leave it out of these "
         "settings"
     ),
-    "sasl.oauthbearer.": "the connector has its own ways to a token, by classes in the JVM",
-    "ssl.cipher.suites": "OpenSSL and Java call ciphers by different names",
+    "sasl.oauthbearer.": "the connector gets tokens by classes in the JVM",
+    "ssl.cipher.suites": "OpenSSL and Java use different names for ciphers",
     "ssl.": "Java's client has no such setting",
 }
 
@@ -134,10 +113,10 @@ _LOGINS: Final[Mapping[str, str]] = {
     "SCRAM-SHA-512": _SCRAM_LOGIN,
 }
 
-#: Java reads private keys in the format PKCS#8 only; OpenSSL's older ones have other first lines.
+#: Java reads private keys in PKCS#8 format only; OpenSSL's older formats have other first lines.
 _PKCS8: Final = re.compile(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----")
 
-#: In a quoted word of a JAAS file; a line's end would end the word.
+#: Escapes in a quoted word of a JAAS file, where a line break would end the word.
 _JAAS_ESCAPES: Final[Mapping[int, str]] = str.maketrans(
     {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"}
 )
@@ -145,7 +124,7 @@ _JAAS_ESCAPES: Final[Mapping[int, str]] = str.maketrans(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JavaSettings:
-    """Settings of Java's client. `values` may hold secrets; the text forms do not show them."""
+    """Settings of Java's client. `values` may hold secrets, which `repr` and `str` do not show."""
 
     values: Mapping[str, str]
     #: The settings from which secrets in `values` are derived.
@@ -160,12 +139,12 @@ def java_settings(
 ) -> JavaSettings:
     """Return the settings of Java's consumer.
 
-    Files of certificates and keys are read here, but for a trust store and a PKCS#12 key store, whose paths
-    go over: every JVM opens them by itself.
+    Files of certificates and keys are read here, except for a trust store and a PKCS#12 key store: their paths are
+    passed on, and every JVM opens them itself.
 
     Raises:
-        ConfigError: a setting that Java's client does not have, with its name and what to do; or a file that cannot
-            be read, or that Java does not support.
+        ConfigError: a setting that Java's client does not have; or a file that cannot be read, or that Java does not
+            support.
     """
     ours = settings.consumer(group_id=group_id, isolation=isolation)
     for key in sorted(ours):
@@ -239,9 +218,9 @@ def _identity(ours: Mapping[str, str]) -> dict[str, str]:
     if key is None and chain is None:
         return {}
     if key is None or chain is None:
-        given, missing = ("ssl.key", "ssl.certificate")[:: 1 if chain is None else -1]
+        present, missing = ("ssl.key", "ssl.certificate")[:: 1 if chain is None else -1]
         raise ConfigError(
-            f"{given}.location or {given}.pem is set, but neither {missing}.location nor {missing}.pem: the client's "
+            f"{present}.location or {present}.pem is set, but neither {missing}.location nor {missing}.pem: the client's "
             "certificate needs both"
         )
     if not _PKCS8.search(key):
@@ -269,7 +248,7 @@ def _pem(ours: Mapping[str, str], stem: str) -> str | None:
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        # Of a file that is not text, the error would show some bytes: they may be a secret's.
+        # For a file that is not text, the error would show some bytes, which may be a secret.
         reason = "not PEM" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(f"{stem}.location={path} cannot be read: {reason}") from None
 

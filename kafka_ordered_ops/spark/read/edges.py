@@ -1,13 +1,13 @@
-"""The edges of the tasks' shares of a total order: records sampled from Kafka, before any job.
+"""The edges between the tasks' shares of a total order, from records sampled from Kafka before any job.
 
-Edges affect only the balance: with any edges, each record has one place among them, so shares that are sorted one by
-one are sorted together. They are derived from *runs*, some neighbouring offsets at even steps over all offsets to
-read. Each run's records represent those up to the next run. Where markers, aborted records or compaction left few
-records, a run has few as well, and weighs less. All shares therefore have about the same number of records, whether
-times in the log are even, out of order, or equal.
+Edges affect only the balance: with any edges, each record has one place among them, so shares that are sorted one by one
+are sorted together. Edges are derived from *runs*: a few neighbouring offsets at even steps over all offsets to read.
+Each run's records represent those up to the next run. Where markers, aborted records or compaction left few records, a run
+has few too, and weighs less. So all shares have about the same number of records, whether times in the log are even, out
+of order, or equal.
 
-The broker's index (offsets-for-times) has times without reading records, but does not suffice: all older records are
-below its offset for a time only if no record is out of order.
+The broker's index (offsets-for-times) has times without reading records, but is not enough: all older records are below its
+offset for a time only if no record is out of order.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from kafka_ordered_ops.ordered.records.pieces import Piece
 from kafka_ordered_ops.ordered.records.slices import sample_of
 from kafka_ordered_ops.spark.read.reading import Reading
 
-#: Runs for each share: with 32 of them a share is rarely off by more than a quarter of its size.
+#: Runs for each share: with 32 of them, a share is rarely off by more than a quarter of its size.
 RUNS_PER_BUCKET: Final = 8
 
-#: A run costs one fetch, and a fetch brings some hundred records anyway.
+#: Offsets of a run: a run costs one fetch, which returns hundreds of records anyway.
 RUN_OFFSETS: Final = 32
 
-#: Runs closer to each other than this are not jumped to but read through.
+#: The gap between closer runs is read through instead of skipped.
 RUN_STEP_OFFSETS: Final = 20_000
 
-#: A fetch brings at least one batch of records, and of each partition no more than this; nothing is fetched
-#: ahead, because records after a run are discarded.
+#: A fetch returns at least one batch of records, and no more than this from each partition. Nothing is fetched ahead,
+#: because records after a run are discarded.
 _CLIENT_SETTINGS: Final = {"max.partition.fetch.bytes": "16384", "queued.min.messages": "1"}
 
 
 class Edge(NamedTuple):
-    """A record's place in the order; the share that begins here begins with it."""
+    """A record's place in the order, at which a share begins."""
 
-    #: Its window's number.
+    #: The number of the record's window.
     window: int
     timestamp_ms: int
     topic: str
@@ -51,12 +51,12 @@ class Edge(NamedTuple):
 
 
 def edges_of(reading: Reading, buckets: int) -> list[Edge]:
-    """Return at most ``buckets - 1`` places, rising, that divide the records into shares of about equal size.
+    """Return up to ``buckets - 1`` rising places that divide the records into shares of about equal size.
 
-    Read by this process. Fewer than asked for where too few records are visible.
+    This process reads them. There are fewer if too few records are visible.
 
     Raises:
-        ReadError, RecordsLostError, BrokerError: as the reader raises them.
+        ReadError, RecordsLostError, BrokerError: raised by the reader.
     """
     runs = min(reading.offsets // RUN_STEP_OFFSETS, buckets * RUNS_PER_BUCKET)
     pieces = sample_of(reading.pieces, runs=max(1, runs), run_offsets=RUN_OFFSETS)
@@ -89,7 +89,7 @@ def _places(
     return np.stack(
         (
             piece.windows_of(piece.owners_of(offsets)),
-            # A record beyond it stops the following job, with a better message.
+            # A record beyond this limit fails the following job, with a better message.
             np.clip(timestamps_ms, -SPARK_TIMESTAMP_MS_MAX, SPARK_TIMESTAMP_MS_MAX),
             np.full(offsets.size, topics.index(tp.topic)),
             np.full(offsets.size, tp.partition),
@@ -99,7 +99,7 @@ def _places(
 
 
 def _quantiles(places: Int64Array, topics: Sequence[str], buckets: int) -> list[Edge]:
-    """Return the places at equal distances among all of them, in order."""
+    """Return the places at equal distances among all places, in order."""
     in_order = places[:, np.lexsort(places[::-1])]
     count = in_order.shape[1]
     picked = sorted({count * n // buckets for n in range(1, buckets)} - {0})

@@ -1,8 +1,8 @@
-"""Who reads Kafka for Spark.
+"""The engines that read Kafka for Spark.
 
-An engine has one job: some pieces of windows as a DataFrame, in no order, with the columns of
-`source.SOURCE_DDL`. The code that orders records, separates windows or writes files is independent of the engine.
-`Engine.LOCAL` is the exception: it reads before Spark does, into files that are in order already (`read_local`).
+An engine has one job: to return pieces of windows as an unordered DataFrame with the columns of `source.SOURCE_DDL`. The
+code that orders records, separates windows or writes files is independent of the engine. `Engine.LOCAL` is the exception: it
+reads into sorted files before Spark runs (`read_local`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kafka_ordered_ops.spec.engine import Engine as Engine
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Between registering a data source and loading it, no other thread may register one of the same name.
+#: Between registering and loading a data source, no other thread may register one with the same name.
 _REGISTERING: Final = threading.Lock()
 
 
 def frame_of(engine: Engine, reading: Reading) -> DataFrame:
-    """Return all records of a reading, in no order, with the columns of `source.SOURCE_DDL`.
+    """Return all records of a reading, unordered, with the columns of `source.SOURCE_DDL`.
 
     Raises:
         ConfigError: the session lacks a requirement of the engine, or its workers run another Python.
@@ -49,11 +49,11 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
 
 
 def _loaded(spark: SparkSession, name: str) -> DataFrame:
-    """Return the data source's frame; a Python worker makes it, which may be the first one that Spark starts."""
+    """Return the data source's frame, which a Python worker plans: possibly the first worker that Spark starts."""
     try:
         return spark.read.format(name).load()
     except Exception as error:
-        # Of Spark's own kinds or py4j's, which Connect does not have.
+        # An error of Spark or py4j, which Connect does not have.
         if (named := named_error(error)) is None:
             raise
         raise named from error
@@ -74,8 +74,8 @@ def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
         stall_timeout_s=reading.stall_timeout_s,
         tells_windows=several,
     )
-    # A classic session looks the name up once, in load, and takes no name of another session of its Spark. Connect
-    # looks it up for every action, so that a name used twice would make an older DataFrame read the newer window.
+    # A classic session resolves the name once, in load, and does not see names of other sessions. Connect resolves it for
+    # every action, so with a reused name an older DataFrame would read the newer window.
     session: Any = reading.spark
     own = uuid.uuid4().hex if reading.is_connect else session._jsparkSession.sessionUUID()
     name = f"{SOURCE_NAME}_{own.replace('-', '')}"

@@ -1,9 +1,9 @@
 """Read Parquet files as one DataFrame that keeps the order of files and rows.
 
-Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame for each
-file keeps the order, and Spark's own reader reads only the needed columns. But planning takes seconds for some
-hundred files, and minutes for some thousand, so this is for few files. For many files a Python data source assigns
-them to tasks in order, neighbours together, by one list.
+Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame per file keeps
+the order, and reads only the needed columns. But planning takes seconds for hundreds of files, and minutes for thousands,
+so a union is for few files. For many files, a Python data source assigns one list of them to tasks in order, neighbours
+together.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 SOURCE_NAME: Final = "ordered_files"
 
-#: So many files at most are a union: planning it takes less than a second.
+#: The largest number of files in a union, which is planned in less than a second.
 UNION_FILES_MAX: Final = 64
 
-#: Files up to this many bytes together are one task's; a larger file has its own task.
+#: Files of up to this many bytes together share a task; a larger file has its own task.
 TASK_BYTES: Final = 32 * 1024**2
 
-#: The cost of opening a file, in bytes that could be read meanwhile.
+#: The cost of opening a file, in bytes that could be read in the same time.
 FILE_COST_BYTES: Final = 512 * 1024
 
-#: Files whose columns are looked at together.
+#: How many files' columns are read concurrently.
 _FOOTERS_AT_ONCE: Final = 16
 
 #: Rows of one batch.
@@ -74,17 +74,17 @@ def frame_of_files(
 
     Args:
         spark: the session, classic or Connect; all executors must see the files.
-        files: in the order wanted.
-        schema: the files' columns, as Spark's. A time in ms is read as Spark's in microseconds.
-        where: where this process looks at the files; None: in its own file system.
+        files: the files, in the wanted order.
+        schema: the files' columns as Spark's schema. Times in milliseconds are read as Spark's microseconds.
+        where: the storage through which this process reads the files; None uses its own file system.
 
     Raises:
-        ReadError: a file is gone, or has other columns; for many files, only when they are read.
+        ReadError: a file is gone, or has other columns; for many files, raised only when they are read.
     """
     # Python on the executors has neither the credentials of an object store nor a client of HDFS.
     if 0 < len(files) <= UNION_FILES_MAX or (files and not is_local(files[0].path)):
         return _union(spark, files, schema, where or LocalFiles())
-    # Each under its own name: Connect resolves it for every action.
+    # A unique name for each frame: Connect resolves it for every action.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"
     spark.dataSource.register(_source_of(tuple(files), name))
     columns = spark.createDataFrame([], schema).schema.add("window_id", "string")
@@ -96,12 +96,12 @@ def _union(
 ) -> DataFrame:
     from pyspark.sql import functions as f
 
-    wanted = spark.createDataFrame([], schema).schema
-    _check_columns(files, wanted.names, where)
+    read_schema = spark.createDataFrame([], schema).schema
+    _check_columns(files, read_schema.names, where)
     frames = (
         # Without the schema Spark would start a job for each file, to infer it.
         parquet_reader(spark)
-        .schema(wanted)
+        .schema(read_schema)
         .parquet(spark_path(file.path))
         .withColumn("window_id", f.lit(file.window_id))
         for file in files
@@ -109,17 +109,17 @@ def _union(
     return reduce(lambda above, below: above.unionAll(below), frames)
 
 
-def _check_columns(files: Sequence[FileOfWindow], wanted: Sequence[str], where: Files) -> None:
+def _check_columns(files: Sequence[FileOfWindow], columns: Sequence[str], where: Files) -> None:
     """Raise `ReadError` for a file that is gone, or lacks columns: Spark would read these as nulls."""
 
     def check(file: FileOfWindow) -> None:
         try:
             with where.footer(file.path) as footer:
-                found = pq.read_schema(footer).names
+                names = pq.read_schema(footer).names
         except (OSError, pa.ArrowException) as error:
-            raise _unreadable(file, wanted, str(error)) from error
-        if missing := [name for name in wanted if name not in found]:
-            raise _unreadable(file, wanted, f"it has no {', '.join(missing)}")
+            raise _unreadable(file, columns, str(error)) from error
+        if missing := [name for name in columns if name not in names]:
+            raise _unreadable(file, columns, f"it has no {', '.join(missing)}")
 
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
         for _ in pool.map(check, files):
@@ -134,7 +134,7 @@ def _unreadable(file: FileOfWindow, columns: Sequence[str], why: str) -> ReadErr
 
 
 def dealt_to_tasks(files: Sequence[FileOfWindow]) -> list[FilesOfTask]:
-    """Combine neighbours up to `TASK_BYTES` for each task."""
+    """Group neighbouring files into tasks of up to `TASK_BYTES`."""
     tasks: list[list[FileOfWindow]] = []
     room = 0
     for file in files:
@@ -149,17 +149,17 @@ def dealt_to_tasks(files: Sequence[FileOfWindow]) -> list[FilesOfTask]:
 
 @dataclass(frozen=True)
 class OrderedFilesReader(DataSourceReader):
-    """Deals out files in the planning worker, and reads some of them in each task."""
+    """Assign files to tasks in the planning worker, and read a task's files in the task."""
 
     files: tuple[FileOfWindow, ...]
     schema: pa.Schema
 
     def partitions(self) -> list[FilesOfTask]:
-        """Return the files of each task. Without files one empty task: Spark would make up one without content."""
+        """Return the files of each task. Without files, return one empty task: Spark's own one would have no content."""
         return dealt_to_tasks(self.files) or [FilesOfTask(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some files; raise `ReadError` for one that is gone, or has other columns."""
+        """Yield the rows of a task's files; raise `ReadError` for a file that is gone, or has other columns."""
         for file in partition.files if isinstance(partition, FilesOfTask) else ():
             try:
                 with pq.ParquetFile(file.path, pre_buffer=False) as opened:
@@ -178,7 +178,7 @@ class OrderedFilesReader(DataSourceReader):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark pickles the reader for the tasks, and each task gets its files separately.
+        # Spark pickles the reader for the tasks, and passes each task its files separately.
         return OrderedFilesReader, ((), self.schema)
 
 
@@ -223,5 +223,5 @@ def to_arrow(schema: StructType) -> pa.Schema:
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        # Before Spark 4.2 times are UTC without being asked for.
+        # Before Spark 4.2, times are always UTC.
         return to_arrow_schema(schema)

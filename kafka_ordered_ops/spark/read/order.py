@@ -1,8 +1,7 @@
 """Sort records in total order: assign them to tasks by known edges, and sort each task.
 
-A plain ``orderBy`` runs its input twice, the first time to find such edges: Kafka would be read twice. The
-order is in the partitions of the DataFrame, one after the other, and so in the names of the files that are
-written from it.
+A plain ``orderBy`` runs its input twice, the first time to find such edges, so Kafka would be read twice. The order is
+across the partitions of the DataFrame, one after the other, and so also across the names of files written from it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from kafka_ordered_ops.spark.read.reading import Reading
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: At most this many offsets are sorted by one task, without a sample of Kafka.
+#: Up to this many offsets are sorted by one task, without a sample from Kafka.
 ONE_TASK_OFFSETS_MAX: Final = 200_000
 
-#: The most records that one task sorts: they should fit its share of the memory. The number of tasks is a multiple of
-#: the cores, so that no core waits for the last task.
+#: The largest number of records that one task sorts, which should fit its share of the memory. The number of tasks is a
+#: multiple of the cores, so that no core waits for the last task.
 BUCKET_OFFSETS: Final = 1_000_000
 
 _BUCKET: Final = "_koo_bucket"
@@ -42,7 +41,7 @@ _PLACE_TYPES: Final = {
     "offset": "bigint",
 }
 
-#: Results that are sorted already. DataFrames derived from them may not be.
+#: Sorted results. DataFrames derived from them may not be sorted.
 _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 
 
@@ -50,10 +49,10 @@ _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 class InOrder:
     """The known order of a sorted DataFrame."""
 
-    #: The windows, in the order in which they are in it.
+    #: The windows in their order in the DataFrame.
     window_ids: tuple[str, ...]
-    #: The same records, with `WINDOW_NUMBER`, dealt out to their tasks and still to be sorted there by
-    #: `MANY_ORDER`; None for records from files, and for a single window.
+    #: The same records with `WINDOW_NUMBER`, assigned to their tasks and still to be sorted there by `MANY_ORDER`; None for
+    #: records from files, and for a single window.
     dealt: DataFrame | None
 
 
@@ -63,12 +62,12 @@ def order_of(frame: DataFrame) -> InOrder | None:
 
 
 def mark_in_order(frame: DataFrame, known: InOrder) -> None:
-    """Take note of a DataFrame's order."""
+    """Record a DataFrame's order."""
     _IN_ORDER[frame] = known
 
 
 def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
-    """Return the records that an engine gives, in total order; its columns but `WINDOW_NUMBER`."""
+    """Return an engine's records in total order, without the column `WINDOW_NUMBER`."""
     if len(reading.plans) == 1:
         return _one_in_order(reading, frame)
     dealt = _deal(reading, frame, MANY_ORDER)
@@ -80,7 +79,7 @@ def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
 def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
     """Sort one window, without the columns that are the same in all of its records.
 
-    Spark compares records by the first column alone where it can: that should be the time.
+    Spark compares records by the first column alone if possible, so this should be the time.
     """
     from pyspark.sql import functions as f
 
@@ -92,7 +91,7 @@ def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
 
 
 def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame:
-    """Return the records divided into the tasks' shares to sort: one read of Kafka, one shuffle."""
+    """Divide the records into the tasks' shares to sort: one read of Kafka, and one shuffle."""
     if reading.offsets <= ONE_TASK_OFFSETS_MAX:
         return frame.repartition(1)
     rounds = -(-reading.offsets // (BUCKET_OFFSETS * reading.parallelism))
@@ -102,10 +101,10 @@ def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame
 
 
 def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) -> DataFrame:
-    """Add the number of edges at or below each record. All columns count, or equal times would share one task.
+    """Add the number of edges at or below each record. All columns count, because otherwise equal times would share a task.
 
-    By bisection: each added column halves the candidates. One expression with all edges costs a record more with each
-    edge, and Java does not compile a large one.
+    By bisection: each added column halves the candidates. One expression with all edges would cost more with each edge,
+    and Java does not compile large ones.
     """
     from pyspark.sql import functions as f
 
@@ -117,7 +116,7 @@ def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) 
     step = 1 << len(edges).bit_length() >> 1
     while step:
         bucket = f.col(_BUCKET)
-        # Beyond the last edge there is none, which is not at or below anything.
+        # Beyond the last edge the value is null, so the comparison fails.
         passed = f.col(_PLACE) >= f.get(places, bucket + (step - 1))
         numbered = numbered.withColumn(_BUCKET, f.when(passed, bucket + step).otherwise(bucket))
         step >>= 1
@@ -134,8 +133,8 @@ def _repartition_by_id(frame: DataFrame, buckets: int) -> DataFrame:
 def _repartition_by_hash(frame: DataFrame, buckets: int) -> DataFrame:
     """Repartition as ``repartitionById`` does, for Spark before 4.1: each bucket's key hashes to its task.
 
-    ``repartitionByRange`` would read everything twice, and the hash of the bucket's own number would put
-    several buckets into one task.
+    ``repartitionByRange`` would read everything twice, and hashing the bucket's own number would put several buckets
+    into one task.
     """
     from pyspark.sql import functions as f
 
@@ -144,7 +143,7 @@ def _repartition_by_hash(frame: DataFrame, buckets: int) -> DataFrame:
 
 
 def keys_by_partition(partitions: int) -> list[int]:
-    """Return, for each partition, an integer that Spark's hash partitioning puts there."""
+    """Return, for each partition, an integer that Spark's hash partitioning assigns to it."""
     keys = np.arange(32 * partitions, dtype=np.uint32)
     while True:
         places = _murmur3(keys) % partitions
@@ -179,7 +178,7 @@ def _place(edge: Edge) -> dict[str, int | str]:
 
 
 def _literal(values: Sequence[object], ddl: str) -> Column:
-    """Return a constant of any size, in one expression: made of single ones, each would be a call to the JVM."""
+    """Return a constant of any size as one expression: built from single values, each would be a call to the JVM."""
     from pyspark.sql import functions as f
 
     return f.from_json(f.lit(json.dumps(values)), ddl)

@@ -28,21 +28,20 @@ def read_output(
 ) -> DataFrame:
     """Return the published windows below a folder as one DataFrame, rows in the order in which they were written.
 
-    Rows are returned window by window, the files of each by name, the rows of each file in order. Windows that were
-    written in total order are returned in total order without another sort, over the partitions of the DataFrame:
-    also by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.parquet`` does
-    not keep this order: it packs files into tasks by size. The columns are those of the files, and
-    ``window_id``.
+    Rows are returned window by window, the files of each window by name, the rows of each file in order. Windows that
+    were written in total order are returned in total order without another sort, across the partitions of the DataFrame,
+    and also by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.parquet`` does not keep this order,
+    because it packs files into tasks by size. The columns are those of the files, and ``window_id``.
 
-    The result is lazy: a window that is published again in between is read in its new state, or not at all.
+    The result is lazy: if a window is published again before it is read, its new state is read, or the read fails.
 
     Args:
         spark: the session, classic or Connect.
         path: the folder that was passed to `write_window`, `write_windows`, `stage_window` or `stage_windows`:
             a local or mounted one that this process and all executors see, or a prefix in an object store.
-        window_ids: the windows, in this order. None: all windows, sorted by id.
+        window_ids: the windows, in this order. None selects all windows, sorted by id.
         storage_options: credentials and settings of an object store, with which this process looks at the windows;
-            None: as the environment has them. For Spark as in `write_window`.
+            None uses those of the environment. For Spark, as in `write_window`.
 
     Raises:
         ConfigError: a window that is not published there or is requested twice; no window at all; or a
@@ -57,15 +56,15 @@ def read_output(
         raise ConfigError(
             f"no window is published below {normal_root(path)}: name the folder that the windows were written to"
         )
-    found = [
+    files = [
         FileOfWindow(name, window_id) for window_id, names in windows.items() for name in names
     ]
-    if not found:
+    if not files:
         raise ConfigError(
             f"the {len(windows)} windows below {normal_root(path)} have no files, but even a window without rows has one: "
             "they were deleted. Replay the windows to write them again"
         )
     lend_credentials(spark, normal_root(path), storage_options)
-    # All of these jobs wrote the same columns, or a task's error names the different file.
-    schema = parquet_reader(spark).parquet(spark_path(found[0].path)).schema
-    return frame_of_files(spark, found, schema, files_of(normal_root(path), storage_options))
+    # If a job wrote other columns, an error names its file.
+    schema = parquet_reader(spark).parquet(spark_path(files[0].path)).schema
+    return frame_of_files(spark, files, schema, files_of(normal_root(path), storage_options))

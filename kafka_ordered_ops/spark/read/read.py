@@ -58,34 +58,34 @@ def read_windows(
 
     Columns: ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp`` timestamp, ``timestamp_type``
     int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``
-    array<struct<key: string, value: binary>> (null when there are none), ``late`` boolean (the record was
-    written after the window that its time belongs to had been planned, or is stamped before the interval
-    that takes it), ``window_id`` string (the window that takes the record).
+    array<struct<key: string, value: binary>> (null if there are none), ``late`` boolean (the record was
+    written after the window of its time had been planned, or is stamped before the interval that takes it),
+    ``window_id`` string (the window that takes the record).
 
-    With the engines python and connector the result is lazy, and every action reads Kafka again and gets the same
-    records: call ``persist()`` for more than one action. A task's error reaches the driver as text inside one of
-    Spark's errors; `kafka_ordered_ops.spark.failures.named_error` converts it back.
+    With the engines python and connector the result is lazy, and every action reads the same records from Kafka again:
+    call ``persist()`` for more than one action. A task's error reaches the driver as text inside one of Spark's errors;
+    `kafka_ordered_ops.spark.failures.named_error` converts it back.
 
     Args:
         spark: the session, classic or Connect. Executors need this package and access to the brokers.
         plans: windows of one group and isolation, each once. A covered window reads as empty.
-        settings: how to reach the cluster; they travel inside the pickled reader and are not shown anywhere.
+        settings: how to reach the cluster; they are passed inside the pickled reader and not shown anywhere.
         ordered: True returns window after window, in the order of `plans`, each sorted by (timestamp, topic, partition,
             offset): a total order, within each partition of the DataFrame and across them. False returns rows in the
-            order of reading. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process takes a
-            short sample of Kafka before it returns.
+            order of reading. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process reads a short sample
+            from Kafka before it returns.
         engine: ``"python"`` reads with the executors. ``"connector"`` also does, with the Kafka connector of the
             session's own Spark. ``"local"`` reads in this process, at once, into files; beyond
-            `in_order.HELD_BYTES_MAX`, records wait on disk until they are in order. With the settings of an `InMemoryKafka`, python reads like local, because executors cannot reach it.
-        local_root: where engine local puts its files. Executors must see the folder. The files stay
-            there, so reading the same attempt again needs no Kafka. None: a temporary
-            folder that is removed at exit, for local sessions only.
-        stall_timeout_s: how long a reader waits for any partition to move.
+            `in_order.HELD_BYTES_MAX`, records are sorted on disk. With the settings of an `InMemoryKafka`, python reads
+            like local, because executors cannot reach it.
+        local_root: the folder for the files of engine local, which executors must see. The files stay there, so
+            reading the same attempt again needs no Kafka. None uses a temporary folder that is removed at exit, for
+            local sessions only.
+        stall_timeout_s: how long a reader waits for progress of any partition.
 
     Raises:
-        ConfigError: an unknown engine, or one whose requirements the session lacks; no plan, or plans that
-            cannot be read together or that share offsets; `local_root` is missing for a session that is not
-            local.
+        ConfigError: an unknown engine, or one whose requirements the session does not meet; no plan, or plans that
+            cannot be read together or that share offsets; or a missing `local_root` for a session that is not local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
         ReadError, SpillError, BrokerError: from engine local, or from the sample before sorting, at once.
     """

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def read_staged(
     reading: Reading, *, ordered: bool, local_root: str | os.PathLike[str] | None
 ) -> DataFrame:
-    """Return the records of windows from files below `local_root`; read missing windows from Kafka first.
+    """Return the records of windows from files below `local_root`; missing windows are read from Kafka first.
 
     Raises:
-        ConfigError: no root, for executors that may be on other machines.
-        ReadError, SpillError, BrokerError: as `stage_windows` raises them.
+        ConfigError: there is no root, and executors may be on other machines.
+        ReadError, SpillError, BrokerError: raised by `stage_windows`.
     """
     plans = [plan for plan in reading.plans if plan.content is not PlanContent.COVERED]
     if not plans:
@@ -40,7 +40,7 @@ def read_staged(
     # Separate from the stages of `write_windows`, which may have the same root.
     root = f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
     outputs = [StagedOutput.of(plan, root) for plan in plans]
-    missing = [plan for plan, one in zip(plans, outputs, strict=True) if not one.exists()]
+    missing = [plan for plan, output in zip(plans, outputs, strict=True) if not output.exists()]
     if missing:
         stage_windows(
             missing,
@@ -59,7 +59,7 @@ def read_staged(
 
 
 def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
-    """Return the files as Spark likes to take them."""
+    """Return the rows of the files in any order."""
     from pyspark.sql import functions as f
 
     frames = (
@@ -73,15 +73,15 @@ def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFram
 
 
 def _by_name(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
-    """Return one window after the other, in the order of their files."""
+    """Return the rows window by window, in the order of the files."""
     from kafka_ordered_ops.spark.read.files_source import FileOfWindow, frame_of_files
 
-    found = [
+    files = [
         FileOfWindow(f"{output.stage_path}/{name}", output.window_id)
         for output in outputs
         for name in data_names(files_for(output.root), output.stage_path)
     ]
-    return frame_of_files(spark, found, STAGE_DDL)
+    return frame_of_files(spark, files, STAGE_DDL)
 
 
 def _check_greatest(output: StagedOutput) -> None:

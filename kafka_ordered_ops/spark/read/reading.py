@@ -1,4 +1,4 @@
-"""The input of an engine, and into how many tasks it may be cut."""
+"""The input of an engine, and limits for splitting it into tasks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-#: More slices than cores, so that a slow one does not hold the job; each one costs a connection.
+#: More slices than cores, so that a slow slice does not delay the job; each one costs a connection.
 TASKS_PER_CORE: Final = 3
 
-#: A slice smaller than this is read faster than its task and its connection are set up.
+#: A smaller slice is read faster than its task and its connection are set up.
 SLICE_OFFSETS_MIN: Final = 20_000
 
-#: The assumed number of cores if it is unknown: over Spark Connect.
+#: The assumed number of cores if it is unknown, as over Spark Connect.
 PARALLELISM_UNKNOWN: Final = 8
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The records to read and their source: the same for every engine."""
+    """The records to read and their source, independent of the engine."""
 
     spark: SparkSession
     plans: tuple[WindowPlan, ...]
@@ -36,27 +36,27 @@ class Reading:
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        """All that the plans take."""
+        """All pieces of the plans."""
         return pieces_of(self.plans)
 
     @property
     def window_ids(self) -> tuple[str, ...]:
-        """The windows, by their numbers."""
+        """The ids of the windows, by their numbers."""
         return tuple(plan.window_id for plan in self.plans)
 
     @property
     def group_id(self) -> str:
-        """The group of all the plans."""
+        """The group of all plans."""
         return self.plans[0].group_id
 
     @property
     def isolation(self) -> Isolation:
-        """The isolation of all the plans."""
+        """The isolation of all plans."""
         return self.plans[0].isolation
 
     @property
     def offsets(self) -> int:
-        """How many offsets there are to read."""
+        """The number of offsets to read."""
         return sum(plan.offsets for plan in self.plans)
 
     @property
@@ -66,26 +66,26 @@ class Reading:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks can run at a time."""
+        """The number of tasks that can run at a time."""
         return parallelism(self.spark)
 
 
 def parquet_reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader of files that this package has written, whatever the session is set to do with others."""
+    """Return a reader for files of this package, whatever the session's settings for other files."""
     return spark.read.options(
-        # Else rows of files that are gone or damaged are left out without a word.
+        # Otherwise rows of missing or damaged files may be silently left out.
         ignoreCorruptFiles="false",
         ignoreMissingFiles="false",
-        # Files that Spark did not write do not say of old times that they are as they are.
+        # Files that Spark did not write have no metadata that old times are unshifted.
         datetimeRebaseMode="CORRECTED",
     )
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is Spark Connect's; its classes need packages that a classic installation lacks."""
+    """Return whether a session is Spark Connect's, whose classes need packages that a classic installation lacks."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks a session can run at a time."""
+    """Return the number of tasks that a session can run at a time."""
     return PARALLELISM_UNKNOWN if is_connect(spark) else spark.sparkContext.defaultParallelism

@@ -1,9 +1,9 @@
 """The Python data source of `read_windows`: each task reads its slice of the plans from Kafka.
 
-Spark shows a data source's options in ``explain``, in its web pages and in its event log, so neither the
-plans nor the settings travel there: the class that is registered is made for one read and carries them, and
-Spark ships it, pickled, to the worker that plans the read. That worker deals the slices out to the tasks
-and keeps the rest: a task gets the settings and its own slice, not the other million ranges.
+Spark shows a data source's options in ``explain``, in its web pages and in its event log, so neither the plans nor the
+settings are options. A class is created and registered for each read and holds them. Spark pickles it for the worker that
+plans the read, and that worker assigns the slices to the tasks: a task gets the settings and its own slice, not the other
+million ranges.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from kafka_ordered_ops.ordered.records.slices import Slice
 
 SOURCE_NAME: Final = "kafka_window"
 
-#: Each batch that a task passes to Java costs some 0.3 ms; batches larger than the reader's are worth their cache
+#: Each batch that a task passes to Java costs about 0.3 ms, so batches larger than the reader's are worth their cache
 #: misses.
 BATCH_RECORDS: Final = 10_000
 
-#: Every column of `to_spark`'s batches, in its order.
+#: The columns of `to_spark`'s batches, in order.
 SOURCE_DDL: Final = f"{STAGE_DDL}, window_id string, {WINDOW_NUMBER} int"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    """All that a read needs. It holds the secrets of the settings: it is pickled, never shown."""
+    """All arguments of a read. It holds the secrets of the settings: it is pickled, never shown."""
 
     settings: ClientSettings
     group_id: str
     isolation: Isolation
     slices: tuple[Slice, ...]
     stall_timeout_s: float = STALL_TIMEOUT_S
-    #: Whether records name their window; for a single window that would be wasted.
+    #: Whether records have the columns of their window; a single window does not need them.
     tells_windows: bool = True
 
     @property
@@ -66,13 +66,13 @@ class SliceOfWindow(InputPartition):
 
 
 class KafkaWindowReader(DataSourceReader):
-    """Deals out slices in the planning worker, and reads one of them in each task."""
+    """Assign slices to tasks in the planning worker, and read a task's slice in the task."""
 
     def __init__(self, read: WindowRead) -> None:
         self._read = read
 
     def partitions(self) -> list[SliceOfWindow]:
-        """Return the slices. Empty windows have one empty slice: Spark would make up one without content."""
+        """Return the slices. Without slices, return an empty one: Spark's own one would have no content."""
         return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -81,15 +81,15 @@ class KafkaWindowReader(DataSourceReader):
         if not pieces:
             return
         by_partition = {piece.tp: piece for piece in pieces}
-        wanted = {piece.tp: piece.wanted for piece in pieces}
+        offsets = {piece.tp: piece.wanted for piece in pieces}
         read = self._read
-        # This is the only interface to a reader. Most of a task's time is spent on Python objects for single records,
-        # which a reader that fills Arrow's buffers itself would avoid, without a change here.
+        # This is the only interface to a reader. A task spends most of its time on Python objects for single records. A
+        # reader that fills Arrow's buffers itself would avoid that, without a change here.
         with open_reader(
             read.settings,
             read.group_id,
             read.isolation,
-            wanted,
+            offsets,
             batch_records=BATCH_RECORDS,
             stall_timeout_s=read.stall_timeout_s,
         ) as reader:
@@ -100,7 +100,7 @@ class KafkaWindowReader(DataSourceReader):
                     yield to_spark(stage, piece, owners if read.tells_windows else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark pickles the reader for the tasks, and each task gets its slice separately.
+        # Spark pickles the reader for the tasks, and passes each task its slice separately.
         return KafkaWindowReader, (replace(self._read, slices=()),)
 
 
@@ -124,10 +124,10 @@ class KafkaWindowSource(DataSource):
         return self._ddl
 
     def reader(self, schema: StructType) -> KafkaWindowReader:
-        """Return the reader, which takes the read over."""
+        """Return the reader; it takes over the read."""
         if self._read is None:
-            raise RuntimeError("this data source has given its read away already")
-        # Spark pickles this object once more, into the tasks, where only its name is asked for.
+            raise RuntimeError("the reader of this data source has already been created")
+            # Spark also pickles this object for the tasks, which only need its name.
         read, self._read = self._read, None
         return KafkaWindowReader(read)
 

@@ -1,4 +1,4 @@
-"""Errors of table formats: which mean "look again", and what the others become here."""
+"""Errors of table formats: which ones to retry, and how the others are raised."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Final, TypeVar
 from kafka_ordered_ops.core.errors import JobFailedError, KafkaOrderedOpsError
 from kafka_ordered_ops.spark.failures import named_error
 
-#: Each turn but the last was lost to another commit of the same window, or of the same files.
+#: The number of tries; each but the last lost to another commit of the same window or the same files.
 TURNS_MAX: Final = 5
 
-#: A statement's own words where another process has published the same rows meanwhile, and removed them.
+#: The error of our statement if another process has published the same rows and removed them.
 GONE: Final = "kafka_ordered_ops: staged rows were deleted meanwhile"
 
 T = TypeVar("T")
 
-#: The formats' words for "another program has committed meanwhile: look again".
+#: The formats' errors for a conflicting commit of another program: retry.
 _CONFLICT: Final = re.compile(
     r"Concurrent\w+Exception|DELTA_CONCURRENT_|CommitFailedException|Found conflicting"
-    # Iceberg's, of a reading: the table has moved on since Spark looked at it, a moment ago.
+    # Iceberg, on reading: the table has changed since Spark read its metadata.
     r"|Failed to enforce scan consistency"
-    # Iceberg's, of a publication that another program has made meanwhile.
+    # Iceberg, on publishing: another program has published the same in the meantime.
     r"|DuplicateWAPCommitException|Duplicate request to cherry pick|already picked to create ancestor"
     rf"|{GONE}"
 )
 
-#: What an exception of the JVM says, in the text that Python sees of it.
+#: The message of a JVM exception, in the text that Python gets.
 _JVM_MESSAGE: Final = re.compile(r"^:? ?((?:[\w$]+\.)+\w*(?:Exception|Error): .*)$", re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def table_errors(what: str) -> Iterator[None]:
     except KafkaOrderedOpsError:
         raise
     except Exception as error:
-        # Of Spark's own kinds or py4j's, which Connect does not have.
+        # An error of Spark or py4j, which Connect does not have.
         named = named_error(error)
         if named is not None:
             raise named from error
@@ -50,7 +50,7 @@ def table_errors(what: str) -> Iterator[None]:
 
 
 def beside_others(action: Callable[[], T]) -> T:
-    """Repeat what fails only because others have committed meanwhile."""
+    """Retry an action that fails only because others have committed in the meantime."""
     for _ in range(TURNS_MAX):
         try:
             return action()
@@ -61,13 +61,13 @@ def beside_others(action: Callable[[], T]) -> T:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether an error means that another program has committed meanwhile."""
+    """Return whether an error means that another program has committed in the meantime."""
     return _CONFLICT.search(str(error)) is not None
 
 
 def told_by(error: BaseException) -> str:
-    """Return the line of an error that says what happened."""
+    """Return the line of an error that describes the failure."""
     text = str(error)
-    if found := _JVM_MESSAGE.search(text):
-        return found[1]
+    if match := _JVM_MESSAGE.search(text):
+        return match[1]
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""What the catalogue says of a table, and whether several drivers can write to it safely."""
+"""A table's metadata from its catalogue, and whether several drivers can write to it safely."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _FORMATS: Final = ("delta", "iceberg")
 
 _SCHEME: Final = re.compile(r"([a-z0-9]+)://")
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
-#: Stores whose rename is not atomic, so that a Hadoop catalogue loses commits there.
+#: Stores without atomic renames, where a Hadoop catalogue loses commits.
 _STORES: Final = _S3 | {"gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cos"}
 
-#: Before the name of a constraint, in a Delta table's properties.
+#: The prefix of a constraint's name in a Delta table's properties.
 _CHECK: Final = "delta.constraints."
 
-#: What Iceberg's Spark catalogue takes behind a table's name.
+#: A selector that Iceberg's Spark catalogue accepts after a table's name.
 _SELECTOR: Final = re.compile(r"\.`?((?:branch|tag)_[^.`]+)`?$")
 
-#: A name's part in SQL: quoted, or as it is.
+#: A part of a name in SQL, quoted or not.
 _PART: Final = re.compile(r"`(?:[^`]|``)+`|[^`.\s]+")
 _SESSION_CATALOG: Final = "spark_catalog"
 
-#: What Delta's log says of a column that it generates.
+#: The metadata of a generated column in Delta's log.
 _GENERATED: Final = "delta.generationExpression"
 _GENERATING: Final = frozenset({"generatedColumns", "identityColumns"})
 
-#: Some ten thousand columns.
+#: Enough for about ten thousand columns.
 _SCHEMA_BYTES_MAX: Final = 16 * 1024**2
 
-#: How EXPLAIN says that a statement is invalid.
+#: EXPLAIN's message for an invalid statement.
 INVALID: Final = "Error occurred during query planning"
 
-#: What Spark says of a statement of an extension that it lacks: of some, it takes the words for others.
+#: Spark's errors for a statement of a missing extension: some statements are parsed as something else.
 _NOT_TAKEN: Final = (
     "PARSE_SYNTAX_ERROR",
     "UNSUPPORTED",
@@ -61,50 +61,50 @@ _SINGLE_DRIVER: Final = "S3SingleDriverLogStore"
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as the catalogue has it."""
+    """A table's metadata from the catalogue."""
 
     spark: SparkSession
-    #: As the user named it, in full: in sessions like this one with another schema it is the same table.
+    #: The user's name with schema and catalogue: it means the same table in sessions with another current schema.
     table: str
     #: ``delta`` or ``iceberg``.
     format: str
     location: str
-    #: With its catalogue, where the catalogue says so.
+    #: The name in the catalogue, with the catalogue's own name if the catalogue reports it.
     full_name: str
     #: The session in which the user reads the table.
     own: SparkSession | None = None
 
     @classmethod
     def of(cls, spark: SparkSession, table: str, own: SparkSession | None = None) -> TableFacts:
-        """Ask the catalogue.
+        """Read a table's metadata from the catalogue.
 
         Args:
             spark: the session that writes.
             table: the table, as the user named it.
-            own: the user's session, if it is another one.
+            own: the user's session, if it is not the one that writes.
 
         Raises:
             ConfigError: there is no such table, or it is neither a Delta nor an Iceberg table.
         """
         try:
-            # Another session, with its own cache, may have changed it.
+            # Another session, with its own cache, may have changed the table.
             spark.sql(f"REFRESH TABLE {table}")
-            # In the user's, a temporary view may have this name.
+            # A temporary view of the user's session may have this name.
             rows = (own or spark).sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         except Exception as error:
             raise ConfigError(
                 f"there is no table {table} that this session can read: {told_by(error)}. Create it before the first "
                 "window, or correct the name"
             ) from error
-        told = {str(row[0]): str(row[1]) for row in rows}
-        provider = told.get("Provider", "").lower()
+        description = {str(row[0]): str(row[1]) for row in rows}
+        provider = description.get("Provider", "").lower()
         if provider not in _FORMATS:
-            kind = provider or told.get("Type", "of an unknown kind").lower()
+            kind = provider or description.get("Type", "of an unknown kind").lower()
             raise ConfigError(
                 f"{table} is {kind}, and neither a Delta nor an Iceberg table: only their commits are atomic. Use "
                 "output= for a folder of Parquet files"
             )
-        name = told.get("Name", table)
+        name = description.get("Name", table)
         selector = _SELECTOR.search(table)
         if provider == "iceberg" and selector and not name.endswith(selector[1]):
             raise ConfigError(
@@ -112,7 +112,7 @@ class TableFacts:
                 f"{selector[1]} out"
             )
         full = _in_full(spark, table.strip())
-        return cls(spark, full, provider, told.get("Location", ""), name, own)
+        return cls(spark, full, provider, description.get("Location", ""), name, own)
 
     @property
     def catalog(self) -> str:
@@ -130,7 +130,7 @@ class TableFacts:
 
     @cached_property
     def rules(self) -> dict[str, str]:
-        """What each row must satisfy, as conditions by their names: columns that are NOT NULL, and Delta's CHECKs."""
+        """The conditions for each row, by name: NOT NULL columns, and Delta's CHECK constraints and generated columns."""
         rules = required(self._schema)
         if self.format == "delta":
             for name, text in self.properties.items():
@@ -144,14 +144,14 @@ class TableFacts:
 
     @cached_property
     def required_inside(self) -> list[str]:
-        """What is NOT NULL within columns."""
+        """The paths within columns that are NOT NULL."""
         return required_inside(self._schema)
 
     @cached_property
     def properties(self) -> dict[str, str]:
         """The table's properties."""
         if self.format == "delta":
-            # As they are: SHOW TBLPROPERTIES hides those that speak of a URL or a token.
+            # Unredacted: SHOW TBLPROPERTIES hides properties that contain a URL or a token.
             return {str(name): str(text) for name, text in (self._detail.properties or {}).items()}
         rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.table}").collect()
         return {str(row[0]): str(row[1]) for row in rows}
@@ -159,7 +159,7 @@ class TableFacts:
     @cached_property
     def inherited(self) -> dict[str, str]:
         """The properties without which a table of this format cannot have the same columns."""
-        # Of Iceberg, types that are newer; of Delta, names with blanks, say, also within a struct.
+        # For newer types in Iceberg; for names with spaces, even within a struct, in Delta.
         name = "format-version" if self.format == "iceberg" else "delta.columnMapping.mode"
         return {name: self.properties[name]} if name in self.properties else {}
 
@@ -170,25 +170,25 @@ class TableFacts:
 
     @cached_property
     def delta_columns(self) -> dict[str, Mapping[str, Any]]:
-        """What a Delta table's log says of columns that it generates, which Spark's schema leaves out.
+        """The metadata of generated columns in a Delta table's log, which Spark's schema leaves out.
 
-        Empty on Spark Connect, which does not lead to the log.
+        Empty on Spark Connect, which has no access to the log.
         """
         features = self._detail.tableFeatures or ()
         may_generate = not _GENERATING.isdisjoint(features)
-        # Older tables name no features: this version, and those above it, have all of them.
+        # Older tables list no features: from this version on, they have all of them.
         if not (may_generate or 4 <= (self._detail.minWriterVersion or 0) < 7):
             return {}
         session: Any = self.spark
         if not hasattr(session, "_jsparkSession"):
             return {}
         logs = session._jvm.org.apache.spark.sql.delta.DeltaLog
-        # It is as new as the statement above, which looked for newer commits.
+        # As new as the statement above, which has looked for newer commits.
         log = logs.forTable(session._jsparkSession, self._detail.location)
         text = log.unsafeVolatileSnapshot().metadata().schemaString()
         try:
             schema = strict_json.loads(text, limit_bytes=_SCHEMA_BYTES_MAX)
-            return {one["name"]: one["metadata"] for one in schema["fields"]}
+            return {field["name"]: field["metadata"] for field in schema["fields"]}
         except (strict_json.JsonError, LookupError, TypeError) as error:
             raise SinkError(
                 f"the schema of table {self.table} in its Delta log cannot be read: {error}. Another program wrote it: "
@@ -201,7 +201,7 @@ class TableFacts:
         return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
     def folded(self, name: str) -> str:
-        """Return a column's name as names are compared."""
+        """Return a column's name in the form in which names are compared."""
         return name if self.is_case_sensitive else name.lower()
 
     @cached_property
@@ -211,12 +211,12 @@ class TableFacts:
 
     @cached_property
     def has_window_id(self) -> bool:
-        """Whether the table has our column ``window_id``; one of another type is the user's own."""
+        """Whether the table has our column ``window_id``; a column of another type is the user's own."""
         name = self.columns.get("window_id")
         return name is not None and self.fields[name].simpleString() == "string"
 
     def may_show(self, window_id: str) -> bool:
-        """Return whether readers may see rows of a window id; without our column, nobody can tell."""
+        """Return whether readers may see rows of a window id; True without our column, because it is unknown."""
         return not self.has_window_id or self._rows_of(window_id, limit=1) > 0
 
     def rows_shown(self, window_id: str) -> int:
@@ -238,22 +238,22 @@ class TableFacts:
     def refresh(self, name: str) -> None:
         """Refresh the session's view of a table: before it is read, and after each change.
 
-        Iceberg's catalogue caches a table for half a minute. What is committed through one copy of it is missing from
-        a copy that another thread has put into the cache meanwhile.
+        Iceberg's catalogue caches a table for half a minute. A commit through one copy of it is missing from a copy
+        that another thread has put into the cache in the meantime.
         """
         if self.format == "iceberg":
             self.spark.sql(f"REFRESH TABLE {name}")
 
     def refresh_for_user(self) -> None:
-        """Refresh the table in the user's own session, after what its readers see has changed."""
+        """Refresh the table in the user's own session, after a visible change."""
         if self.format != "iceberg" or self.own is None:
             return
-        # By now the name may mean another table there, or none. What is shown is shown.
+        # The name may mean another table there by now, or none. The rows are visible in any case.
         with suppress(Exception):
             self.own.sql(f"REFRESH TABLE {self.table}")
 
     def check_columns(self, own: Sequence[str]) -> None:
-        """Raise `ConfigError` for columns that differ only by case in this session, or that are `own` ones."""
+        """Raise `ConfigError` for columns that differ only by case in this session, or that have names in `own`."""
         twice = [name for name in self.fields if self.columns[self.folded(name)] != name]
         if twice:
             raise ConfigError(
@@ -267,33 +267,34 @@ class TableFacts:
             )
 
     def check_sql(self, what: str, extension: str, statement: str) -> None:
-        """Raise `ConfigError` where the session does not take a statement that a mode needs.
+        """Raise `ConfigError` if the session does not support a statement that a mode needs.
 
         Args:
             what: the mode, for the message.
-            extension: what brings the statement, unless the runtime has the format built in: then Spark is asked.
-            statement: changes nothing.
+            extension: the extension with the statement; if it is not set, Spark is asked, because a runtime may have the
+                format built in.
+            statement: a statement that changes nothing.
         """
-        found = self.spark.conf.get("spark.sql.extensions", "") or ""
-        if extension in found:
+        extensions = self.spark.conf.get("spark.sql.extensions", "") or ""
+        if extension in extensions:
             return
         try:
-            told = [str(row[0]) for row in self.spark.sql(statement).collect()]
-            why = told[1] if told and told[0].startswith(INVALID) else None
+            answer = [str(row[0]) for row in self.spark.sql(statement).collect()]
+            why = answer[1] if answer and answer[0].startswith(INVALID) else None
         except Exception as error:
             if not any(word in str(error) for word in _NOT_TAKEN):
                 raise
             why = told_by(error)
         if why is not None:
             raise ConfigError(
-                f"{what} of the {self.format} table {self.table} needs SQL that this session does not take ({why}): add "
-                f"{extension} to spark.sql.extensions, which is {found or 'not set'}, before the session starts"
+                f"{what} of the {self.format} table {self.table} needs SQL that this session does not support ({why}): add "
+                f"{extension} to spark.sql.extensions, which is {extensions or 'not set'}, before the session starts"
             )
 
     def warn_of_unsafe_store(self) -> None:
-        """Log a warning where the configuration shows that two drivers could lose a commit of each other."""
-        found = _SCHEME.match(self.location)
-        scheme = found[1] if found else ""
+        """Log a warning if the configuration shows that two drivers could overwrite each other's commits."""
+        match = _SCHEME.match(self.location)
+        scheme = match[1] if match else ""
         conf = self.spark.conf
         if self.format == "delta" and scheme in _S3:
             store = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or _SINGLE_DRIVER
@@ -318,14 +319,14 @@ class TableFacts:
 
 
 def _in_full(spark: SparkSession, table: str) -> str:
-    """Return a table's name with the current schema and catalogue, where it does not name them."""
+    """Return a table's name with the current schema and catalogue, where it has none."""
     parts = _PART.findall(table)
     if ".".join(parts) != table:
         return table
     catalog = spark.catalog.currentCatalog()
     first = parts[0].strip("`")
     if len(parts) == 1:
-        # Quoted where it needs to be, of several parts, and empty where a catalogue has no default one.
+        # The schema is quoted where necessary, may have several parts, and is empty if a catalogue has no default.
         table = ".".join(filter(None, (spark.catalog.currentDatabase(), table)))
     elif (
         first.lower() in (_SESSION_CATALOG, *_FORMATS)
@@ -336,10 +337,10 @@ def _in_full(spark: SparkSession, table: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text for a statement."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def listed(names: Sequence[str], *, of: str = "") -> str:
-    """Return columns for a statement."""
+    """Return a list of columns for a statement."""
     return ", ".join(f"{of}{quoted(name)}" for name in names)

@@ -1,13 +1,13 @@
-"""What the formats have in common: how a window gets into a table in one commit that says whose rows it shows."""
+"""The common part of the formats: a window gets into a table in one commit that records whose rows it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.output.versions import check_output_version
 from kafka_ordered_ops.spark.write.table_errors import GONE
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, literal, quoted
 from kafka_ordered_ops.spark.write.table_stages import (
@@ -15,10 +15,15 @@ from kafka_ordered_ops.spark.write.table_stages import (
     Stage,
     StagingTable,
 )
-from kafka_ordered_ops.spark.write.table_write import METADATA_BYTES_MAX, TableCommit, TableWrite
+from kafka_ordered_ops.spark.write.table_write import (
+    COMMIT_VERSION,
+    METADATA_BYTES_MAX,
+    TableCommit,
+    TableWrite,
+)
 from kafka_ordered_ops.spec.table import Table, TableMode
 
-#: By which the newest record of a key is found, in this order.
+#: The columns that determine the newest record of a key, in this order.
 ORDER_COLUMNS: Final = ("timestamp", "topic", "partition", "offset")
 
 _MARK: Final = "_koo_mark"
@@ -28,21 +33,21 @@ _MARK: Final = "_koo_mark"
 class TableState:
     """The state of one window in a table."""
 
-    #: The known commits whose rows the window's may be, from the newest back; see `commits_of`.
+    #: The known commits whose rows may be the window's, newest first; see `commits_of`.
     commits: tuple[TableCommit, ...] = ()
-    #: What a commit on top of this must be based on; its meaning is the format's.
+    #: The state that the next commit must be based on; its meaning depends on the format.
     basis: int | None = None
-    #: Whether the table remembers all commits since `since`; False: the window may have been shown.
+    #: Whether the table remembers all commits since `since`; otherwise, the window may have been shown.
     is_whole: bool = True
-    #: Whether it remembers all of its commits, as far as they matter for the window.
+    #: Whether the table remembers all of its commits that matter for the window.
     knows_all: bool = True
-    #: Whether a commit that is not known was skipped, if it did not fail: the table forgets its commits, and not which
-    #: of them it skips.
+    #: Whether a commit that did not fail and is unknown was skipped: the table forgets its commits before the
+    #: transaction ids by which it skips them.
     is_skipped: bool = False
 
     @property
     def shown(self) -> TableWrite | None:
-        """Whose rows show; None where no commit is known that has shown any."""
+        """The write whose rows are visible; None if no commit with visible rows is known."""
         return self.commits[0].write if self.commits else None
 
 
@@ -55,66 +60,75 @@ class TableFormat(Protocol):
 
     @property
     def target(self) -> Table:
-        """What is asked for."""
+        """The table and the mode, as requested."""
 
     @property
     def stage(self) -> Stage:
-        """Where rows wait."""
+        """The stage for rows that are not visible yet."""
 
     def check(self) -> None:
-        """Raise `ConfigError` for a table or a session that cannot do what is asked."""
+        """Raise `ConfigError` for a table or a session that does not support the request."""
 
     def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
-        """Return whose rows of a window show: with mode replace, of any ledger and group that has used its id.
+        """Return whose rows of a window are visible: with mode replace, of any ledger and group that has used its id.
 
         Args:
             write: one write of the window.
             turn: 0 if nothing was tried before.
-            since: the basis at the time of staging, from which on the table's memory is needed.
+            since: the basis at the time of staging: the table must remember its commits from there on.
         """
 
     def basis(self) -> int | None:
-        """Return what a later `look` is to reach back to."""
+        """Return the state that a later `look` needs to reach back to."""
 
     def show(self, write: TableWrite, records: int, basis: int | None) -> None:
-        """Make a write's staged rows visible in one commit, if the window is still as it was seen.
+        """Make a write's staged rows visible in one commit, if the window has not changed since `look`.
 
-        A commit that comes too late fails, or is skipped without a word: look again.
+        A late commit fails, or is skipped silently: call `look` again.
         """
 
 
 def commits_of(
-    write: TableWrite, target: Table, told: Iterable[TableCommit | None]
+    write: TableWrite, target: Table, commits: Iterable[TableCommit | None]
 ) -> tuple[TableCommit, ...]:
-    """Return, of a table's commits from the newest back, those whose rows a window's may be.
+    """Return those of a table's commits, newest first, whose rows may be a window's.
 
-    Rows are replaced by the window's id alone. So what all ledgers and groups have shown under it counts then, back to the
-    newest replacement, which has left no other rows. Otherwise the newest commit of the window itself says enough.
+    Mode replace finds rows by the window's id alone. So the commits of all ledgers and groups with this id count, back to
+    the newest replacement, which has left no other rows. In the other modes, the newest commit of the window is enough.
     """
-    found: list[TableCommit] = []
-    for one in told:
-        if one is None or not is_relevant(write, target, one.write):
+    relevant: list[TableCommit] = []
+    for commit in commits:
+        if commit is None or not is_relevant(write, target, commit.write):
             continue
-        found.append(one)
-        if not is_replacing(target) or one.mode is TableMode.REPLACE:
+        relevant.append(commit)
+        if not is_replacing(target) or commit.mode is TableMode.REPLACE:
             break
-    return tuple(found)
+    return tuple(relevant)
 
 
-def is_relevant(write: TableWrite, target: Table, shown: TableWrite) -> bool:
-    """Return whether shown rows may be those of a window; see `commits_of`."""
+def is_relevant(write: TableWrite, target: Table, other: TableWrite) -> bool:
+    """Return whether the rows of another write may be those of a window; see `commits_of`."""
     if is_replacing(target):
-        return shown.window_id == write.window_id
-    return shown.is_same_window(write)
+        return other.window_id == write.window_id
+    return other.is_same_window(write)
 
 
-def fields_of(text: str) -> Fields:
-    """Return what a commit says of itself; raise `JsonError`."""
-    return Fields(strict_json.loads(text, limit_bytes=METADATA_BYTES_MAX), "commit")
+def told_by(text: str, table: str, key: str | None = None) -> Any:
+    """Return what a commit of a table says of itself, under a key if there is one.
+
+    Raises:
+        JsonError: the text is another program's.
+        OutputVersionError: a newer version of this package wrote the commit.
+    """
+    value = strict_json.loads(text, limit_bytes=METADATA_BYTES_MAX)
+    if key is not None:
+        value = value.get(key) if isinstance(value, dict) else None
+    check_output_version(value, COMMIT_VERSION, ("write",), f"a commit of table {table}")
+    return value
 
 
 def merge_statement(facts: TableFacts, target: Table, rows: str) -> str:
-    """Return the statement that upserts rows by key, and leaves newer rows in the table as they are."""
+    """Return the statement that upserts rows by key, but keeps newer rows of the table."""
     names = list(facts.fields)
     keys = [facts.columns[facts.folded(key)] for key in target.keys]
     same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
@@ -131,14 +145,14 @@ def merge_statement(facts: TableFacts, target: Table, rows: str) -> str:
 
 
 def order_columns(facts: TableFacts) -> list[str]:
-    """Return the table's columns by which an older record is told from a newer one; none without a timestamp."""
+    """Return the table's columns that distinguish older from newer records; none without a timestamp."""
     if ORDER_COLUMNS[0] not in facts.columns:
         return []
     return [facts.columns[name] for name in ORDER_COLUMNS if name in facts.columns]
 
 
 def is_repeatable(facts: TableFacts, target: Table) -> bool:
-    """Return whether merging the same rows again, however much later, changes nothing."""
+    """Return whether merging the same rows again, at any later time, changes nothing."""
     return not target.delete_tombstones and len(order_columns(facts)) == len(ORDER_COLUMNS)
 
 
@@ -146,19 +160,19 @@ def _newer(facts: TableFacts) -> str:
     order = order_columns(facts)
     if not order:
         return ""
-    mine, theirs = (
+    staged, existing = (
         "struct(" + ", ".join(f"{side}.{quoted(name)}" for name in order) + ")" for side in "st"
     )
-    return f" AND {mine} >= {theirs}"
+    return f" AND {staged} >= {existing}"
 
 
 def replace_statement(
     facts: TableFacts, stage: StagingTable, write: TableWrite, records: int
 ) -> str:
-    """Return the statement that puts rows in the place of a window's, whatever the table is partitioned by.
+    """Return the statement that replaces a window's rows, whatever the table is partitioned by.
 
-    One marking row of the source matches all rows of the window, which go; no other row matches anything, and is
-    added. The marking row exists only while all staged rows do.
+    One marker row of the source matches all rows of the window, which are deleted; all other rows match nothing, and are
+    added. The marker row exists only as long as all staged rows exist.
     """
     names, rows = list(facts.fields), stage.statement(write)
     window = quoted(facts.columns["window_id"])
@@ -181,5 +195,5 @@ def replace_statement(
 
 
 def is_replacing(target: Table) -> bool:
-    """Return whether a window's rows are found by its id alone, whichever group it is of."""
+    """Return whether a window's rows are found by its id alone, regardless of the group."""
     return target.mode is TableMode.REPLACE

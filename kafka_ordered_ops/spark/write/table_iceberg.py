@@ -1,4 +1,4 @@
-"""Windows in Iceberg tables: branches that are cherry-picked, and what snapshots say of themselves."""
+"""Windows in Iceberg tables: branches that are cherry-picked, and the metadata of snapshots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quote
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
     commits_of,
-    fields_of,
     merge_statement,
     replace_statement,
+    told_by,
 )
 from kafka_ordered_ops.spark.write.table_stages import (
     COMMIT_PROPERTY,
@@ -27,13 +27,13 @@ from kafka_ordered_ops.spark.write.table_stages import (
     publication_of,
     staging_name,
 )
-from kafka_ordered_ops.spark.write.table_write import TableCommit, TableWrite
+from kafka_ordered_ops.spark.write.table_write import StoredCommit, TableCommit, TableWrite
 from kafka_ordered_ops.spark.write.write_session import session_with
 from kafka_ordered_ops.spec.table import Table, TableMode
 
 _log = logging.getLogger(__name__)
 
-#: How MERGE is validated against commits of others.
+#: The property for how MERGE is validated against other commits.
 _ISOLATION: Final = "write.merge.isolation-level"
 
 _WINDOW_PROPERTY: Final = "kafka-ordered-ops.window"
@@ -41,15 +41,16 @@ _SESSION_PROPERTY: Final = "spark.sql.iceberg.snapshot-property"
 
 _EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-#: Snapshots by their ids: the parent, and what it says of the window that it shows.
+#: Snapshots by id: the parent's id, and the commit of the window that the snapshot shows.
 _Snapshots = dict[int, tuple[int | None, TableCommit | None]]
 
 
 class Iceberg:
-    """A snapshot says whose rows it shows in its properties.
+    """A snapshot records in its properties whose rows it shows.
 
-    Appended is by a cherry-pick of a branch's snapshot: the files are taken over, and Iceberg refuses a second one of
-    the same claim. In the other modes a staging table is copied, and the commit is validated against the others.
+    Rows are appended by a cherry-pick of a branch's snapshot: the table takes over its files, and Iceberg refuses a second
+    cherry-pick of the same claim. In the other modes rows are copied from a staging table, and Iceberg validates the
+    commit against others.
     """
 
     stage: Stage
@@ -62,7 +63,7 @@ class Iceberg:
         self.stage = self._branches if target.mode is TableMode.APPEND else self._staging
 
     def check(self) -> None:
-        """Refuse a session without Iceberg's SQL, where a statement is needed."""
+        """Raise `ConfigError` for a session without Iceberg's SQL, if the mode needs a statement."""
         table, what = self.facts.table, f"mode '{self.target.mode}'"
         if self.target.mode is TableMode.APPEND:
             drop = f"ALTER TABLE {table} DROP BRANCH IF EXISTS `koo_`"
@@ -75,7 +76,7 @@ class Iceberg:
             self._warn_of_isolation()
 
     def basis(self) -> int | None:
-        """Return the snapshot that the table shows; None for one without any."""
+        """Return the table's current snapshot; None if it has none."""
         refs = self.facts.spark.table(f"{self.facts.table}.refs").where("name = 'main'")
         rows = refs.select("snapshot_id").head(1)
         return int(rows[0][0]) if rows else None
@@ -83,15 +84,17 @@ class Iceberg:
     def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
         """Walk from the newest snapshot back; see `TableFormat`."""
         self.facts.refresh(self.facts.table)
-        # The head first: what is committed between the two questions is then seen, or refuses the commit.
+        # The head first: a commit between the two queries is then seen, or makes our commit fail.
         basis = self.basis()
         if basis is None and self.target.mode is TableMode.REPLACE:
             basis = self._first_snapshot()
         snapshots = self._snapshots()
         known = list(_ancestors(basis, snapshots))
-        commits = commits_of(write, self.target, (snapshots[one][1] for one in known))
+        commits = commits_of(
+            write, self.target, (snapshots[snapshot_id][1] for snapshot_id in known)
+        )
         # The first snapshot has no parent; before it, there is nothing.
-        knows_all = basis is None or any(snapshots[one][0] is None for one in known)
+        knows_all = basis is None or any(snapshots[snapshot_id][0] is None for snapshot_id in known)
         is_whole = knows_all or bool(commits) or since in known
         return TableState(commits, basis, is_whole, knows_all)
 
@@ -118,7 +121,7 @@ class Iceberg:
         self.facts.refresh(self.facts.table)
 
     def _first_snapshot(self) -> int | None:
-        """Make a first snapshot of an empty table: there is no validating from before it."""
+        """Create the first snapshot of an empty table: a commit can only be validated from a snapshot on."""
         self.facts.spark.table(self.facts.table).limit(0).writeTo(self.facts.table).append()
         self.facts.refresh(self.facts.table)
         return self.basis()
@@ -134,7 +137,7 @@ class Iceberg:
             .option(f"snapshot-property.{COMMIT_PROPERTY}", self._told(write, records))
             .option("validate-from-snapshot-id", str(basis))
             .option("isolation-level", "serializable")
-            # Not overwritePartitions: a result without rows would leave the older rows as they are.
+            # Not overwritePartitions: with it, a result without rows would keep the older rows.
             .overwrite(f.col(quoted(self.facts.columns["window_id"])) == f.lit(write.window_id))
         )
         self.facts.refresh(self.facts.table)
@@ -159,20 +162,22 @@ class Iceberg:
         partitions = self.facts.spark.table(f"{self.facts.table}.partitions")
         schema: Any = partitions.schema
         names = schema["partition"].dataType.names if "partition" in schema.names else []
-        found = [one for one in names if self.facts.folded(one) == "window_id"]
-        # Files of before the table was partitioned so, or of after it, may hold rows of several windows.
-        return bool(found) and partitions.where(f"partition.{quoted(found[0])} IS NULL").isEmpty()
+        columns = [name for name in names if self.facts.folded(name) == "window_id"]
+        # Files from times with another partitioning may hold rows of several windows.
+        return (
+            bool(columns) and partitions.where(f"partition.{quoted(columns[0])} IS NULL").isEmpty()
+        )
 
     def _warn_of_isolation(self) -> None:
-        """Log a warning where the table lets two writers commit whose rows they did not see of each other."""
-        told = self.facts.properties.get(_ISOLATION, "serializable")
-        if told != "serializable":
+        """Log a warning if the table lets two writers commit without seeing each other's rows."""
+        isolation = self.facts.properties.get(_ISOLATION, "serializable")
+        if isolation != "serializable":
             _log.warning(
                 "%s has %s=%s: of two processes that publish the same window, or windows with the same keys, at the same "
                 "moment, both may add their rows. Run one at a time, or unset that property.",
                 self.facts.table,
                 _ISOLATION,
-                told,
+                isolation,
             )
 
     def _snapshots(self) -> _Snapshots:
@@ -192,25 +197,28 @@ class Iceberg:
             )
             .collect()
         )
-        return {int(row[0]): (row[1], _commit_of(*row[2:])) for row in rows}
+        table = self.facts.table
+        return {int(row[0]): (row[1], _commit_of(table, *row[2:])) for row in rows}
 
 
 def _ancestors(head: int | None, snapshots: _Snapshots) -> Iterator[int]:
-    """Return the known snapshots from the head back: up to the first one, or to one that has expired."""
+    """Yield the known snapshots from the head back, up to the first one, or to an expired one."""
     while head in snapshots and head is not None:
         yield head
         head = snapshots[head][0]
 
 
-def _commit_of(told: str | None, published: str | None, added: str | None) -> TableCommit | None:
-    """Return what a snapshot shows of a window; None for one of another program."""
-    if told is not None:
+def _commit_of(
+    table: str, metadata: str | None, published: str | None, added: str | None
+) -> TableCommit | None:
+    """Return the window's commit in a snapshot; None for a snapshot of another program."""
+    if metadata is not None:
         try:
-            commit = TableCommit.from_json(fields_of(told))
+            commit = StoredCommit.parse(told_by(metadata, table), "commit").commit
         except JsonError:
             return None
     elif published is not None and (write := publication_of(published)) is not None:
-        # Cherry-picked: a claim's rows, of whichever attempt.
+        # Cherry-picked: the rows of a claim, from any attempt.
         commit = TableCommit(write, TableMode.APPEND, None)
     else:
         return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, SinkError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text, Texts
 from kafka_ordered_ops.core.window.ownership import check_may_replace, check_newest, fewer_error
+from kafka_ordered_ops.output.versions import check_output_version
 from kafka_ordered_ops.output.writing.staged_output import Facts
 from kafka_ordered_ops.spark.write.table_errors import (
     TURNS_MAX,
@@ -18,13 +19,13 @@ from kafka_ordered_ops.spark.write.table_errors import (
     table_errors,
 )
 from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState, is_repeatable
-from kafka_ordered_ops.spark.write.table_write import TableWrite
-from kafka_ordered_ops.spec.table import Table, TableMode
+from kafka_ordered_ops.spark.write.table_write import StoredWrite, TableWrite
+from kafka_ordered_ops.spec.table import StoredTable, Table, TableMode
 
-#: Version of the JSON that the ledger keeps.
-TABLE_VERSION: Final = 3
+#: Version of the JSON in the ledger.
+TABLE_VERSION: Final = 1
 
-#: How rows are made to go away, which nobody needs.
+#: How to get rid of rows that nobody needs.
 _REMEDY: Final = "delete its rows"
 
 _Decision = TypeVar("_Decision")
@@ -38,10 +39,10 @@ class TableOutput:
     write: TableWrite
     #: ``records`` and ``elapsed_ms``.
     facts: Facts
-    #: The table's state before anything was staged, from which on its memory is needed; its meaning is the format's.
+    #: The table's state before staging: the table must remember its commits from there on. Its meaning depends on the format.
     basis: int | None = None
-    #: Whether this output has shown in the table. The ledger keeps it: the table's own memory of its commits
-    #: ends with the retention of its log or snapshots.
+    #: Whether this output has been published to the table. The ledger records it, because the table forgets its commits
+    #: when the retention of its log or snapshots ends.
     published: bool = False
 
     @property
@@ -52,14 +53,14 @@ class TableOutput:
     def is_staged(self) -> bool:
         """Return whether all of its rows are in the stage; raise `SinkError`."""
         with table_errors(f"{self.format.stage.name} cannot be read"):
-            # Of nothing, all is there.
+            # An empty output needs no staged rows.
             return not self._records or self.format.stage.count(self.write) == self._records
 
     def is_shown(self) -> bool:
         """Return whether the table shows these rows.
 
         Raises:
-            SinkError: the table cannot be asked, or remembers too little to know.
+            SinkError: the table cannot be read, or has forgotten too much to know.
         """
 
         def is_shown(state: TableState) -> bool:
@@ -70,15 +71,15 @@ class TableOutput:
         return self._decided(is_shown)
 
     def check_place(self, *, is_first: bool) -> None:
-        """Look, before the job runs, whether its rows could be shown at all.
+        """Check, before the job runs, that its rows can be shown at all.
 
         Args:
-            is_first: whether the ledger knows of no rows of the window that the table may show.
+            is_first: whether the ledger knows no rows of the window that the table may show.
 
         Raises:
-            OutputOwnedError: readers see rows that these must not replace, or that are theirs already.
+            OutputOwnedError: readers see rows that these must not replace, or rows of this window already.
             WindowSupersededError: the table shows a newer attempt's rows of this window.
-            SinkError: the table cannot be asked.
+            SinkError: the table cannot be read.
         """
 
         def check(state: TableState) -> None:
@@ -89,7 +90,7 @@ class TableOutput:
         self._decided(check)
 
     def check_ready(self) -> None:
-        """Look, before the window is committed, whether `publish` could show it; raises what that raises."""
+        """Check, before the window is committed, that `publish` can show it; raise what `publish` raises."""
         if self.published or self.is_nothing:
             return
 
@@ -99,7 +100,8 @@ class TableOutput:
             self._check_owned(state)
             self._check_not_fewer(state)
             if self._mode is TableMode.REPLACE:
-                # Others may have come since these rows were staged. What is added or merged is not there before its commit.
+                # Others may have committed since these rows were staged. Appended or merged rows do not exist before
+                # their own commit.
                 self._check_memory(state)
             with table_errors(f"{self.format.stage.name} cannot be read"):
                 self._check_count()
@@ -125,7 +127,7 @@ class TableOutput:
                     "commits, or were skipped by the table. Run the same window again",
                     window_id=window_id,
                 )
-            # Before the staged rows go: from here on, they are not needed.
+            # Before the staged rows are removed: they are not needed any more.
             self.published = True
             self.format.stage.clear(self.write)
             # An earlier process may have shown the rows, and the stage may be a branch of the table.
@@ -137,12 +139,12 @@ class TableOutput:
             self.format.stage.remove(self.write)
 
     def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
-        return self.kept.to_json()
+        """Return versioned JSON for the ledger, enough to publish from another process."""
+        return self.entry.to_json()
 
     @property
-    def kept(self) -> KeptOutput:
-        """What the ledger keeps."""
+    def entry(self) -> KeptOutput:
+        """The output as the ledger stores it."""
         target, kind = self.format.target, self.format.facts.format
         return KeptOutput(target, kind, self.write, self.facts, self.basis, self.published)
 
@@ -158,25 +160,25 @@ class TableOutput:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to add; only a replacement by nothing takes rows away."""
+        """Whether publishing has nothing to do: no rows, and no mode in which an empty output removes rows."""
         return not self._records and self._mode is not TableMode.REPLACE
 
     def _is_mine(self, state: TableState) -> bool:
         if self._mode is TableMode.APPEND:
-            # Every attempt of a claim has the same records.
-            return any(one.write.claim_id == self.write.claim_id for one in state.commits)
-        # What others have added since takes nothing of it away.
-        return any(one.write == self.write for one in state.commits)
+            # All attempts of a claim have the same records.
+            return any(commit.write.claim_id == self.write.claim_id for commit in state.commits)
+        # Rows that others have added since do not remove any of these.
+        return any(commit.write == self.write for commit in state.commits)
 
     def _look(self, turn: int) -> TableState:
-        with table_errors(f"{self.table} cannot be asked for window {self.write.window_id}"):
+        with table_errors(f"{self.table} cannot be read for window {self.write.window_id}"):
             return beside_others(partial(self.format.look, self.write, turn=turn, since=self.basis))
 
     def _decided(self, decide: Callable[[TableState], _Decision], turn: int = 0) -> _Decision:
-        """Return what is decided by the window's commits in the table, and by its rows there and in the stage.
+        """Return the decision based on the window's commits in the table, and on its rows there and in the stage.
 
-        Each is looked at on its own. A refusal counts only if the window's commits are still the same after it: otherwise
-        another process has published the window in between, and removed what it had staged.
+        They are read one after the other. An error counts only if the window's commits are unchanged after it: otherwise
+        another process has published the window in between, and removed its staged rows.
         """
         state = self._look(turn)
         for _ in range(TURNS_MAX):
@@ -189,7 +191,7 @@ class TableOutput:
         return decide(state)
 
     def _to_show(self, state: TableState) -> TableState | None:
-        """Return the state to be changed; None if the table shows these rows; raise what `publish` raises."""
+        """Return the state to change; None if the table shows these rows already; raise what `publish` raises."""
         if self._is_mine(state):
             return None
         self._check_owned(state)
@@ -199,7 +201,7 @@ class TableOutput:
         return state
 
     def _show(self) -> bool:
-        """Return whether the table shows these rows in the end."""
+        """Commit the rows; return whether the table shows them in the end."""
         for turn in range(TURNS_MAX + 1):
             if (state := self._decided(self._to_show, turn)) is None:
                 return True
@@ -211,7 +213,7 @@ class TableOutput:
                 if not is_conflict(error):
                     raise
                 continue
-            # A commit may be skipped without a word, or go elsewhere.
+            # A commit may be skipped silently, or go to another branch.
             state = self._look(turn + 1)
             if self._is_mine(state) or state.is_skipped:
                 return True
@@ -228,7 +230,7 @@ class TableOutput:
             )
 
     def _check_memory(self, state: TableState) -> None:
-        """Raise where the table has forgotten what was shown since these rows were staged, and that matters."""
+        """Raise `SinkError` if the table has forgotten commits since these rows were staged, and that matters."""
         if state.is_whole or state.commits:
             return
         match self._mode:
@@ -258,20 +260,22 @@ class TableOutput:
 
     def _check_owned(self, state: TableState) -> None:
         """Raise `OutputOwnedError` for rows that these must not replace, `WindowSupersededError` for newer ones."""
-        for one in state.commits:
+        for commit in state.commits:
             if self._mode is TableMode.APPEND:
-                self._check_not_appended(f"by the earlier claim {one.write.claim_id}")
+                self._check_not_appended(f"by the earlier claim {commit.write.claim_id}")
                 continue
             try:
-                check_may_replace(self.write.publisher, one.write.owner, self.table, remedy=_REMEDY)
+                check_may_replace(
+                    self.write.publisher, commit.write.owner, self.table, remedy=_REMEDY
+                )
             except OutputOwnedError:
-                # Rows that were deleted since are nobody's any more. Merging looks at keys, not at the window's rows.
+                # Nobody owns rows that were deleted since. Merging compares keys, not the window's rows.
                 if self._mode is TableMode.MERGE or self._may_show:
                     raise
-            check_newest(self.write.owner, one.write.owner, self.table)
+            check_newest(self.write.owner, commit.write.owner, self.table)
 
     def _check_unexplained(self, state: TableState, is_first: bool) -> None:
-        """Raise `OutputOwnedError` for rows of the window's id of which the table does not know whose they are."""
+        """Raise `OutputOwnedError` for rows with the window's id whose owner the table does not know."""
         if self._mode is TableMode.APPEND and not state.knows_all:
             self._check_not_appended("or may have been, by an earlier claim")
         if self._mode is TableMode.REPLACE and is_first and self._may_show:
@@ -286,7 +290,7 @@ class TableOutput:
             )
 
     def _check_not_appended(self, by: str) -> None:
-        """Raise `OutputOwnedError` while readers may see the rows that an earlier claim of the window has appended."""
+        """Raise `OutputOwnedError` while readers may see rows that an earlier claim of the window has appended."""
         if not self._may_show:
             return
         window_id = self.write.window_id
@@ -306,18 +310,18 @@ class TableOutput:
             return self.format.facts.may_show(self.write.window_id)
 
     def _check_not_fewer(self, state: TableState) -> None:
-        """Raise `FewerRecordsError` where an earlier claim of the window shows more rows.
+        """Raise `FewerRecordsError` if an earlier claim of the window shows more rows.
 
-        Another attempt of the same claim has the same records: its job may make fewer rows of them.
+        Another attempt of the same claim has the same records, and its job may produce fewer rows from them.
         """
-        shown = state.shown
-        is_same = shown is not None and shown.claim_id == self.write.claim_id
+        current = state.shown
+        is_same = current is not None and current.claim_id == self.write.claim_id
         may_replace = self._mode is TableMode.REPLACE and self.write.replaces
         if not may_replace or is_same or self.write.allow_fewer:
             return
-        told = [one.records for one in state.commits if one.records is not None]
-        # An upper limit, if all of them say it: rows may have been deleted since.
-        if told and len(told) == len(state.commits) and sum(told) <= self._records:
+        counts = [commit.records for commit in state.commits if commit.records is not None]
+        # If all of them are known, their sum is an upper limit: rows may have been deleted since.
+        if counts and len(counts) == len(state.commits) and sum(counts) <= self._records:
             return
         with table_errors(f"{self.table} cannot be read"):
             rows = self.format.facts.rows_shown(self.write.window_id)
@@ -331,13 +335,13 @@ class TableOutput:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Rows that show in a table, as the ledger records; a `Staged` that has nothing left to do."""
+    """Rows that a table shows according to the ledger; a `Staged` with nothing left to do."""
 
-    kept: KeptOutput
+    entry: KeptOutput
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the ledger keeps."""
-        return self.kept.to_json()
+        """Return JSON for the ledger."""
+        return self.entry.to_json()
 
     def publish(self) -> None:
         """Do nothing."""
@@ -348,7 +352,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class KeptOutput:
-    """What the ledger keeps of a `TableOutput`."""
+    """A `TableOutput` as the ledger stores it."""
 
     target: Table
     format: str
@@ -373,24 +377,37 @@ class KeptOutput:
 
     @classmethod
     def from_json(cls, result: Mapping[str, Any]) -> KeptOutput | None:
-        """Return the inverse of `to_json`; None for the result of another sink or version."""
-        fields = Fields(dict(result), "result")
+        """Parse the JSON of `to_json`; return None for the result of another sink.
+
+        Raises:
+            OutputVersionError: a newer version of this package wrote it.
+        """
+        what = f"the ledger's record of rows for table {result.get('table')}"
+        check_output_version(result, TABLE_VERSION, ("table", "write", "basis"), what)
         try:
-            if fields.integer("version") != TABLE_VERSION:
-                return None
-            target = Table.from_json(fields)
-            basis = fields.integer_or_none("basis")
-            kind = fields.text("format")
+            stored = _Stored.parse(dict(result), "result")
             write = replace(
-                TableWrite.from_json(fields.object("write")),
-                replaces=fields.texts("replaces"),
-                allow_fewer=fields.boolean("allow_fewer"),
+                stored.write.write, replaces=stored.replaces, allow_fewer=stored.allow_fewer
             )
-            facts = fields.object("facts")
-            kept = {name: facts.integer(name, least=0) for name in ("records", "elapsed_ms")}
-            facts.done()
-            published = fields.boolean("published")
-            fields.done()
+            facts = stored.facts.fields()
+            return cls(stored.target, stored.format, write, facts, stored.basis, stored.published)
         except JsonError:
             return None
-        return cls(target, kind, write, kept, basis, published)
+
+
+class _StoredFacts(Stored, frozen=True):
+    records: Count
+    elapsed_ms: Count
+
+
+class _Stored(StoredTable, frozen=True):
+    what = "the output"
+
+    version: Literal[1]
+    format: Text
+    basis: int | None
+    write: StoredWrite
+    replaces: Texts
+    allow_fewer: bool
+    facts: _StoredFacts
+    published: bool

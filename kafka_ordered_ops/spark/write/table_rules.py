@@ -1,4 +1,4 @@
-"""What a table requires of each row, as conditions; and how a result's columns differ from the table's, to the leaves."""
+"""The conditions of a table for each row, and the differences between a result's columns and the table's, nested ones too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
-#: How Spark keeps that a string has a limit: its type is a plain string.
+#: The metadata in which Spark keeps the length limit of a string column, whose type is a plain string.
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _NOT_NULL: Final = " NOT NULL"
 _LIMITED: Final = re.compile(r"(?:var)?char\((\d+)\)")
@@ -21,19 +21,19 @@ def quoted(name: str) -> str:
 
 
 def required(schema: StructType) -> dict[str, str]:
-    """Return what a row with this schema must satisfy, by names for people: values that are NOT NULL, and lengths."""
+    """Return the conditions for a row with this schema, by readable names: NOT NULL values, and lengths."""
     rules = dict[str, str]()
     for field in schema.fields:
         name = quoted(field.name)
         rules |= dict(_of_field(field, name, field.name, 0))
         if limit := _LIMITED.fullmatch(str(field.metadata.get(_CHAR, ""))):
-            # Delta counts blanks at the end, too.
+            # Delta also counts spaces at the end.
             rules[f"{field.name} {limit[0]}"] = f"{name} IS NULL OR length({name}) <= {limit[1]}"
     return rules
 
 
 def required_inside(schema: StructType) -> list[str]:
-    """Return what is NOT NULL within columns, by paths."""
+    """Return the paths within columns that are NOT NULL."""
     return [
         name.removesuffix(_NOT_NULL)
         for field in schema.fields
@@ -49,7 +49,7 @@ def _of_field(field: StructField, value: str, path: str, depth: int) -> Iterator
 
 
 def _inside(kind: Any, value: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Return what a value that is there must satisfy inside; no condition is ever null."""
+    """Yield the conditions within a value that is not null; no condition is ever null."""
     match kind.typeName():
         case "struct":
             for field in kind.fields:
@@ -66,44 +66,46 @@ def _inside(kind: Any, value: str, path: str, depth: int) -> Iterator[tuple[str,
 def _each(
     kind: DataType, may_be_null: bool, values: str, path: str, depth: int
 ) -> Iterator[tuple[str, str]]:
-    one = f"koo_{depth}"
+    variable = f"koo_{depth}"
     if not may_be_null:
-        yield f"{path}{_NOT_NULL}", f"forall({values}, {one} -> {one} IS NOT NULL)"
-    for inner, condition in _inside(kind, one, path, depth + 1):
-        yield inner, f"forall({values}, {one} -> {one} IS NULL OR {condition})"
+        yield f"{path}{_NOT_NULL}", f"forall({values}, {variable} -> {variable} IS NOT NULL)"
+    for inner, condition in _inside(kind, variable, path, depth + 1):
+        yield inner, f"forall({values}, {variable} -> {variable} IS NULL OR {condition})"
 
 
-def misfits(given: Any, wanted: Any, folded: Callable[[str], str], path: str = "") -> Iterator[str]:
-    """Return how a value's type differs from a column's: fields that are missing or unknown, and other kinds of values.
+def misfits(
+    actual: Any, expected: Any, folded: Callable[[str], str], path: str = ""
+) -> Iterator[str]:
+    """Yield how a value's type differs from a column's: missing and unknown fields, and values of another kind.
 
-    Spark fills in nulls for a missing field of a struct without a word. Whether one simple type can be stored as another one
-    is for Spark to say.
+    Spark silently fills in nulls for a missing field of a struct. Spark itself decides whether one simple type can be stored
+    as another.
     """
-    kinds = [one.typeName() for one in (given, wanted)]
+    kinds = [kind.typeName() for kind in (actual, expected)]
     if kinds[0] == "void":
         return
     nested = {"struct", "array", "map"} & set(kinds)
     if nested and kinds[0] != kinds[1]:
-        yield f"{path} is {given.simpleString()[:80]} instead of {wanted.simpleString()[:80]}"
+        yield f"{path} is {actual.simpleString()[:80]} instead of {expected.simpleString()[:80]}"
         return
     match kinds[1]:
         case "struct":
-            mine = _by_name(given, folded)
-            theirs = _by_name(wanted, folded)
-            for name, field in theirs.items():
+            actual_fields = _by_name(actual, folded)
+            expected_fields = _by_name(expected, folded)
+            for name, field in expected_fields.items():
                 below = f"{path}.{field.name}"
-                if name not in mine:
+                if name not in actual_fields:
                     yield f"{below} is missing"
                 else:
-                    yield from misfits(mine[name].dataType, field.dataType, folded, below)
-            for name, field in mine.items():
-                if name not in theirs:
+                    yield from misfits(actual_fields[name].dataType, field.dataType, folded, below)
+            for name, field in actual_fields.items():
+                if name not in expected_fields:
                     yield f"{path}.{field.name} is not in the table"
         case "array":
-            yield from misfits(given.elementType, wanted.elementType, folded, f"{path}.element")
+            yield from misfits(actual.elementType, expected.elementType, folded, f"{path}.element")
         case "map":
-            yield from misfits(given.keyType, wanted.keyType, folded, f"{path}.key")
-            yield from misfits(given.valueType, wanted.valueType, folded, f"{path}.value")
+            yield from misfits(actual.keyType, expected.keyType, folded, f"{path}.key")
+            yield from misfits(actual.valueType, expected.valueType, folded, f"{path}.value")
 
 
 def _by_name(kind: StructType, folded: Callable[[str], str]) -> Mapping[str, StructField]:
@@ -111,10 +113,10 @@ def _by_name(kind: StructType, folded: Callable[[str], str]) -> Mapping[str, Str
 
 
 def sql_type(kind: Any) -> str:
-    """Return a type for a statement, whatever its fields are called."""
+    """Return a type for a statement, with quoted field names."""
     match kind.typeName():
         case "struct":
-            fields = (f"{quoted(one.name)}: {sql_type(one.dataType)}" for one in kind.fields)
+            fields = (f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in kind.fields)
             return f"struct<{', '.join(fields)}>"
         case "array":
             return f"array<{sql_type(kind.elementType)}>"

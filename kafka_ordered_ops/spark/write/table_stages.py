@@ -1,4 +1,4 @@
-"""Where a window's rows wait until it is committed: a staging table, or a branch of an Iceberg table."""
+"""The stages for a window's rows until the window is committed: a staging table, or a branch of an Iceberg table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.spark.write.table_errors import beside_others
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
 from kafka_ordered_ops.spark.write.table_rules import sql_type
 from kafka_ordered_ops.spark.write.table_write import (
     METADATA_BYTES_MAX,
+    StoredWrite,
     TableCommit,
     TableWrite,
     hashed,
@@ -25,52 +26,52 @@ from kafka_ordered_ops.spec.table import TableMode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: In the staging table only: the window of a row, by its key (of one ledger and group) and, for people, by its id; the
-#: write that it belongs to; and whether it deletes its key.
+#: Columns of the staging table only: the window of a row, by its key (of one ledger and group) and, for people, by its
+#: id; the write that the row belongs to; and whether the row deletes its key.
 KEY_COLUMN: Final = "_koo_key"
 WINDOW_COLUMN: Final = "_koo_window"
 WRITE_COLUMN: Final = "_koo_write"
 DELETED_COLUMN: Final = "_koo_deleted"
 STAGE_COLUMNS: Final = (DELETED_COLUMN, KEY_COLUMN, WINDOW_COLUMN, WRITE_COLUMN)
 
-#: Above what a snapshot says of itself: others write there, too.
+#: The key of our entry in a snapshot's summary, where other programs write too.
 COMMIT_PROPERTY: Final = "kafka-ordered-ops.commit"
 
-#: The property of a staging table that says whose rows wait in it.
+#: The property of a staging table that names the table whose rows it stages.
 _OWNER_PROPERTY: Final = "kafka-ordered-ops.staging-of"
 
-#: How Spark and the formats say that there is no such table.
+#: The errors of Spark and of the formats for a missing table.
 _MISSING: Final = re.compile(
     r"TABLE_OR_VIEW_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_TABLE_NOT_FOUND|is not a Delta table"
 )
 
-#: The first of an id of a publication.
+#: The first element of a publication's id.
 _PUBLISHER: Final = "kafka_ordered_ops"
 
-#: Beside the table's own name.
+#: Appended to the table's name.
 _SUFFIX: Final = "__koo_staging"
 
 
 class Stage(Protocol):
     """A hidden place for rows."""
 
-    #: For messages.
+    #: The name in messages.
     name: str
 
     def put(self, rows: DataFrame, write: TableWrite) -> None:
         """Write rows with the table's columns and `DELETED_COLUMN`."""
 
     def count(self, write: TableWrite) -> int:
-        """Return how many rows of a write are there."""
+        """Return how many rows of a write the stage holds."""
 
     def doubles(self, write: TableWrite, keys: Sequence[str]) -> int:
-        """Return how many keys are in several rows of a write."""
+        """Return how many keys occur in several rows of a write."""
 
     def remove(self, write: TableWrite) -> None:
         """Remove the rows of one write."""
 
     def clear(self, write: TableWrite) -> None:
-        """Remove the rows of a write that shows, and of those that it makes worthless."""
+        """Remove the rows of a published write, and of the writes that it makes obsolete."""
 
 
 def staging_name(table: str) -> str:
@@ -79,7 +80,7 @@ def staging_name(table: str) -> str:
 
 
 class StagingTable:
-    """A table of the same format, created when it is needed; publishing copies its rows."""
+    """A table of the same format, created on demand; publishing copies its rows."""
 
     def __init__(self, facts: TableFacts, name: str) -> None:
         self.name = name
@@ -88,9 +89,9 @@ class StagingTable:
 
     @cached_property
     def _spark(self) -> SparkSession:
-        """The session for what concerns this table alone.
+        """The session for statements on this table alone.
 
-        Delta computes a table's state in so many tasks, by default 50, and this is a small table.
+        By default, Delta computes a table's state in 50 tasks, too many for a small table.
         """
         spark = self._facts.spark
         if self._facts.format != "delta":
@@ -138,15 +139,15 @@ class StagingTable:
         self._remove(write, write.name)
 
     def clear(self, write: TableWrite) -> None:
-        """Remove worthless rows; see `Stage`."""
+        """Remove obsolete rows; see `Stage`."""
         for name in beside_others(lambda: self._names(write)):
             if write.makes_worthless(name):
                 self._remove(write, name)
 
     def check(self) -> None:
-        """Raise `ConfigError` if another program's table has this name: it would be replaced.
+        """Raise `ConfigError` if another program's table has this name, because it would be replaced.
 
-        Its property says that it is ours, and of which table: a folder may have been copied with both.
+        A property marks our staging table, and names the table that it belongs to: a folder may have been copied with both.
         """
         try:
             rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
@@ -161,7 +162,7 @@ class StagingTable:
             )
 
     def make(self) -> None:
-        """Create the table, if there is none, with the table's columns and our own."""
+        """Create the staging table, if there is none, with the table's columns and our own."""
         from pyspark.sql import functions as f
 
         if self._is_made:
@@ -180,22 +181,23 @@ class StagingTable:
                 raise
             self.check()
             if self._is_stale(like):
-                # Of no use: its rows go with it, and their windows are read again.
+                # A stale table is replaced: its rows are lost, and their windows are read again.
                 writer.createOrReplace()
             else:
                 self._take_up_new_columns(like)
         self._is_made = True
 
     def _is_stale(self, like: DataFrame) -> bool:
-        """Return whether it has a column that the table has no more, or with another type: dropped, renamed or changed."""
-        kinds = {self._facts.folded(one.name): sql_type(one.dataType) for one in like.schema}
+        """Return whether the staging table has a column that was dropped, renamed or changed in the table."""
+        kinds = {self._facts.folded(field.name): sql_type(field.dataType) for field in like.schema}
         fields = self._spark.table(self.name).schema.fields
         return any(
-            kinds.get(self._facts.folded(one.name)) != sql_type(one.dataType) for one in fields
+            kinds.get(self._facts.folded(field.name)) != sql_type(field.dataType)
+            for field in fields
         )
 
     def _take_up_new_columns(self, like: DataFrame) -> None:
-        """Add the columns that the table has got since its staging table was created."""
+        """Add the columns that were added to the table after its staging table was created."""
         there = {self._facts.folded(name) for name in self._spark.table(self.name).columns}
         for field in like.schema.fields:
             if self._facts.folded(field.name) not in there:
@@ -203,7 +205,7 @@ class StagingTable:
                 self._spark.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({column})")
 
     def _remove(self, write: TableWrite, name: str) -> None:
-        # By partition columns alone, so that no file is read. What another process removes meanwhile is gone, too.
+        # By partition columns alone, so that no file is read. It is fine if another process removes the rows first.
         statement = (
             f"DELETE FROM {self.name} WHERE {KEY_COLUMN} = {literal(write.window_key)} "
             f"AND {WRITE_COLUMN} = {literal(name)}"
@@ -229,7 +231,7 @@ class StagingTable:
 
 
 class Branches:
-    """A branch of the Iceberg table itself for each write: publishing takes over its files and copies nothing."""
+    """A branch of the Iceberg table itself for each write: publishing takes over its files without copying them."""
 
     def __init__(self, facts: TableFacts) -> None:
         self.name = f"a branch of {facts.table}"
@@ -245,38 +247,38 @@ class Branches:
             rows.drop(DELETED_COLUMN)
             .writeTo(f"{table}.`branch_{branch}`")
             .option(f"snapshot-property.{COMMIT_PROPERTY}", _told(write))
-            # Iceberg publishes an id once, whoever asks.
+            # Iceberg publishes an id only once, whoever does it.
             .option("snapshot-property.wap.id", publication_id(write))
             .append()
         )
         self._facts.refresh(table)
 
     def snapshot(self, write: TableWrite) -> tuple[int, int | None] | None:
-        """Return the snapshot of a write and the one that it is based on; None where the branch is gone or empty."""
+        """Return the snapshot of a write and the one that it is based on; None if the branch is gone or empty."""
         from pyspark.sql import functions as f
 
         refs = self._spark.table(f"{self._facts.table}.refs")
         refs = refs.where(f.col("name") == f.lit(_branch_of(write)))
-        mine = f.element_at("summary", COMMIT_PROPERTY) == f.lit(_told(write))
-        snapshots = self._spark.table(f"{self._facts.table}.snapshots").where(mine)
+        is_own = f.element_at("summary", COMMIT_PROPERTY) == f.lit(_told(write))
+        snapshots = self._spark.table(f"{self._facts.table}.snapshots").where(is_own)
         columns = ("snapshot_id", "parent_id")
-        found = snapshots.join(refs.select("snapshot_id"), "snapshot_id").select(*columns).head(1)
-        return (int(found[0][0]), found[0][1]) if found else None
+        rows = snapshots.join(refs.select("snapshot_id"), "snapshot_id").select(*columns).head(1)
+        return (int(rows[0][0]), rows[0][1]) if rows else None
 
     def count(self, write: TableWrite) -> int:
         """Return how many rows there are; see `Stage`."""
         from pyspark.sql import functions as f
 
         self._facts.refresh(self._facts.table)
-        if (found := beside_others(lambda: self.snapshot(write))) is None:
+        if (snapshot := beside_others(lambda: self.snapshot(write))) is None:
             return 0
         snapshots = self._spark.table(f"{self._facts.table}.snapshots")
-        added = snapshots.where(f.col("snapshot_id") == f.lit(found[0]))
+        added = snapshots.where(f.col("snapshot_id") == f.lit(snapshot[0]))
         row: Any = added.select(f.element_at("summary", "added-records")).head(1)
         return int(row[0][0] or 0) if row else 0
 
     def doubles(self, write: TableWrite, keys: Sequence[str]) -> int:
-        """Return 0: what is appended has no keys; see `Stage`."""
+        """Return 0: appended rows have no keys; see `Stage`."""
         return 0
 
     def remove(self, write: TableWrite) -> None:
@@ -284,13 +286,13 @@ class Branches:
         self._drop(_branch_of(write))
 
     def clear(self, write: TableWrite) -> None:
-        """Drop worthless branches; see `Stage`."""
+        """Drop obsolete branches; see `Stage`."""
         from pyspark.sql import functions as f
 
         self._facts.refresh(self._facts.table)
         refs = self._spark.table(f"{self._facts.table}.refs")
-        mine = refs.where(f.col("name").startswith(_prefix_of(write)))
-        for row in beside_others(lambda: mine.select("name").collect()):
+        branches = refs.where(f.col("name").startswith(_prefix_of(write)))
+        for row in beside_others(lambda: branches.select("name").collect()):
             name = str(row[0])
             claim, attempt, _ = name.removeprefix(_prefix_of(write)).split("_")
             if claim != _claim_name(write) or int(attempt) <= write.attempt:
@@ -312,20 +314,20 @@ def publication_id(write: TableWrite) -> str:
 def publication_of(published: str) -> TableWrite | None:
     """Return the claim whose rows an id has published; None for another program's id."""
     try:
-        told: Any = strict_json.loads(published, limit_bytes=METADATA_BYTES_MAX)
+        parts: Any = strict_json.loads(published, limit_bytes=METADATA_BYTES_MAX)
     except JsonError:
         return None
-    if not isinstance(told, list) or len(told) != 5 or told[0] != _PUBLISHER:
+    if not isinstance(parts, list) or len(parts) != 5 or parts[0] != _PUBLISHER:
         return None
-    fields = dict(zip(("ledger", "group", "window_id", "claim_id"), told[1:], strict=True))
+    fields = dict(zip(("ledger", "group", "window_id", "claim_id"), parts[1:], strict=True))
     try:
-        return TableWrite.from_json(Fields({**fields, "attempt": 0, "token": "0"}, "snapshot"))
+        return StoredWrite.parse({**fields, "attempt": 0, "token": "0"}, "snapshot").write
     except JsonError:
         return None
 
 
 def _told(write: TableWrite) -> str:
-    """Return what a branch's snapshot says of itself: how many rows there are, nobody knows before."""
+    """Return the JSON for a branch's snapshot; the number of rows is not known in advance."""
     return strict_json.dumps(TableCommit(write, TableMode.APPEND, None).to_json())
 
 

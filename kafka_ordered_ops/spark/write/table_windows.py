@@ -1,4 +1,4 @@
-"""Several windows of one job to a table, and the session that hosts have for it."""
+"""Write several windows of one job to a table, and find the session in which hosts do that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def table_sink(spark: SparkSession, target: Table) -> TableSink:
-    """Return the sink for a target; raises what `TableSink` raises."""
+    """Return the sink for a target; raise what `TableSink` raises."""
     return TableSink(
         spark,
         target.name,
@@ -39,29 +39,29 @@ def active_sink(target: Table) -> TableSink:
 def found_in_table(
     sink: TableSink, result: Mapping[str, Any]
 ) -> TableOutput | PublishedTable | None:
-    """Return what an earlier attempt left in this table; None if it is gone, or was for another table.
+    """Return the output of an earlier attempt in this table; None if it is gone, or was for another table.
 
-    The ledger is a hint: no table is looked at but the one that the caller names.
+    The ledger is a hint: only the table that the caller names is read.
 
     Raises:
-        SinkError: as `TableSink.found` does.
+        SinkError: raised by `TableSink.found`.
     """
-    kept = kept_for(sink.target, result)
-    if kept is None:
+    entry = kept_for(sink.target, result)
+    if entry is None:
         return None
-    return PublishedTable(kept) if kept.published else sink.found(result)
+    return PublishedTable(entry) if entry.published else sink.found(result)
 
 
 def kept_for(target: Table, result: Mapping[str, Any]) -> KeptOutput | None:
-    """Return what the ledger keeps of an output for the table of a target; None for any other output."""
-    kept = KeptOutput.from_json(result)
-    if kept is None or target.names(kept.target.name):
-        return kept
-    if not kept.published:
+    """Return the ledger's entry of an output for the table of a target; None for any other output."""
+    entry = KeptOutput.from_json(result)
+    if entry is None or target.names(entry.target.name):
+        return entry
+    if not entry.published:
         _log.warning(
             "Window %s was staged for the table %s, and %s is named now: it is read again. What it has staged there stays.",
-            kept.write.window_id,
-            kept.target.name,
+            entry.write.window_id,
+            entry.target.name,
             target.name,
         )
     return None
@@ -73,7 +73,7 @@ def write_to_table(
     """Stage the rows of each window; ``window_id`` distinguishes them if there are several.
 
     Raises:
-        ConfigError, SinkError: as `TableSink.write`; or several windows, and no column ``window_id``.
+        ConfigError, SinkError: raised by `TableSink.write`; or there are several windows and no column ``window_id``.
     """
     check_frame(df)
     return _write_each(sink or table_sink(df.sparkSession, target), df, plans)
@@ -85,7 +85,7 @@ def copy_to_table(
     plans: Sequence[WindowPlan],
     sink: TableSink | None = None,
 ) -> list[TableOutput]:
-    """Stage the windows' records as they are, in the session of the sink, or the one that runs in this process."""
+    """Stage the windows' records unchanged, in the session of the sink, or the one that runs in this process."""
     sink = sink or active_sink(target)
     return _write_each(sink, sink.fitting(read(sink.spark)), plans)
 
@@ -100,9 +100,9 @@ def _write_each(sink: TableSink, df: DataFrame, plans: Sequence[WindowPlan]) -> 
             f"the result of {len(plans)} windows has no column window_id, by which their rows are assigned: keep it"
         )
     with ExitStack() as cached:
-        # Each write would read Kafka again.
+        # Without the cache, each write would read Kafka again.
         cached.callback(df.persist().unpersist)
-        frames = [df.where(f.col("window_id") == one.window_id) for one in plans]
+        frames = [df.where(f.col("window_id") == plan.window_id) for plan in plans]
         return sink.write_each(frames, plans)
 
 

@@ -1,4 +1,4 @@
-"""The identity of one attempt's rows of one window: what the ledger keeps and the table's commits carry."""
+"""The identity of one attempt's rows of one window, in the ledger and in the table's commits."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import hashlib
 import re
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text
 from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spec.table import TableMode
 
-#: A write's name becomes part of a statement.
+#: A claim id becomes part of a write's name, and so of statements.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _TOKEN: Final = re.compile(r"[0-9a-f]+")
 
-#: What a commit says of itself is some hundred bytes.
+#: Version of the JSON in a table's commit.
+COMMIT_VERSION: Final = 1
+
+#: The metadata of our commits has a few hundred bytes.
 METADATA_BYTES_MAX: Final = 64 * 1024
 
-#: Of 32 hexadecimal digits: two windows never have the same.
+#: The length of a window's key in hexadecimal digits: long enough that no two windows share one.
 _KEY_LENGTH: Final = 32
 
 
@@ -36,11 +39,11 @@ class TableWrite:
     window_id: str
     claim_id: str
     attempt: int
-    #: Tells two writes of the same attempt apart: a replay has the attempt of what it replaces.
+    #: Distinguishes two writes of the same attempt: a replay has the attempt of the output that it replaces.
     token: str
-    #: Earlier claims of the window, whose rows these may replace. Known to the ledger, and no part of the identity.
+    #: Earlier claims of the window, whose rows these may replace. From the ledger, and not part of the identity.
     replaces: tuple[str, ...] = field(default=(), compare=False)
-    #: Whether they may replace more rows than they are.
+    #: Whether these rows may replace a larger number of rows.
     allow_fewer: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,30 +69,30 @@ class TableWrite:
 
     @property
     def name(self) -> str:
-        """Its name in the stage."""
+        """The write's name in the stage."""
         return f"{self.claim_id}-{self.attempt}-{self.token}"
 
     @property
     def window_key(self) -> str:
-        """The name, in stages, of its window: two ledgers or groups may use the same id."""
+        """The name of the window in stages, because two ledgers or groups may use the same id."""
         return hashed([self.ledger_id, self.group_id, self.window_id])[:_KEY_LENGTH]
 
     @property
     def owner(self) -> OutputOwner:
-        """Whose rows these are."""
+        """The owner of these rows."""
         return OutputOwner(
             self.ledger_id, self.group_id, self.window_id, self.claim_id, self.attempt
         )
 
     @property
     def publisher(self) -> Publisher:
-        """Who asks to replace what readers see of the window."""
+        """The publisher that wants to replace the window's visible rows."""
         claims = (self.claim_id, *self.replaces)
         return Publisher(self.ledger_id, self.group_id, self.window_id, claims)
 
     @property
     def part(self) -> None:
-        """A table gets whole windows."""
+        """None: only whole windows are written to tables."""
         return None
 
     def is_same_window(self, other: TableWrite) -> bool:
@@ -101,12 +104,12 @@ class TableWrite:
         )
 
     def makes_worthless(self, name: str) -> bool:
-        """Return whether staged rows of the same window are of no more use once this write shows."""
+        """Return whether staged rows of the same window are obsolete once this write is published."""
         claim_id, attempt, _ = name.rsplit("-", 2)
         return claim_id != self.claim_id or int(attempt) <= self.attempt
 
     def to_json(self) -> dict[str, Any]:
-        """Return its identity, as the table's commit carries it."""
+        """Return the JSON of the identity in the table's commit."""
         return {
             "ledger": self.ledger_id,
             "group": self.group_id,
@@ -116,45 +119,59 @@ class TableWrite:
             "token": self.token,
         }
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> TableWrite:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
+
+class StoredWrite(Stored, frozen=True, rename={"ledger_id": "ledger", "group_id": "group"}):
+    """The JSON of a `TableWrite`."""
+
+    ledger_id: Text
+    group_id: Text
+    window_id: Text
+    claim_id: Text
+    attempt: Count
+    token: Text
+
+    @property
+    def write(self) -> TableWrite:
+        """The write; raises `JsonError` for invalid names."""
         try:
-            write = cls(
-                ledger_id=fields.text("ledger"),
-                group_id=fields.text("group"),
-                window_id=fields.text("window_id"),
-                claim_id=fields.text("claim_id"),
-                attempt=fields.integer("attempt", least=0),
-                token=fields.text("token"),
-            )
+            return TableWrite(**self.fields())
         except ConfigError as error:
             raise JsonError(str(error)) from error
-        fields.done()
-        return write
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What a commit of a table says of the window whose rows it shows."""
+    """The metadata of a table's commit about the window whose rows it shows."""
 
     write: TableWrite
     mode: TableMode
-    #: How many rows were shown; None: the commit does not say.
+    #: The number of shown rows; None if the commit does not record it.
     records: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the commit carries."""
-        return {"write": self.write.to_json(), "mode": self.mode.value, "records": self.records}
+        """Return versioned JSON for the commit."""
+        return {
+            "version": COMMIT_VERSION,
+            "write": self.write.to_json(),
+            "mode": self.mode.value,
+            "records": self.records,
+        }
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> TableCommit:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        return cls(
-            TableWrite.from_json(fields.object("write")),
-            fields.choice("mode", TableMode),
-            fields.integer_or_none("records", least=0),
-        )
+
+class StoredCommit(Stored, frozen=True, forbid_unknown_fields=False):
+    """The JSON of a `TableCommit`; a format may say more beside it."""
+
+    what = "the commit"
+
+    version: Literal[1]
+    write: StoredWrite
+    mode: TableMode
+    records: Count | None
+
+    @property
+    def commit(self) -> TableCommit:
+        """The commit; raises `JsonError` for one with an invalid write."""
+        return TableCommit(self.write.write, self.mode, self.records)
 
 
 def hashed(value: Any) -> str:

@@ -1,11 +1,11 @@
-"""Write windows to a Delta or Iceberg table that exists: staged before the Kafka commit, visible after it.
+"""Write windows to an existing Delta or Iceberg table: staged before the Kafka commit, visible after it.
 
-A table's commit is atomic, but it is not Kafka's. Written before the Kafka commit, the rows of an attempt whose commit
-is refused would show; so they wait in a hidden stage (`table_stages`), and `TableOutput.publish` shows them once the
-window is committed, in one commit of the table.
+A table's commit is atomic, but separate from Kafka's. If rows were committed to the table before the Kafka commit, the
+rows of an attempt whose Kafka commit is refused would be visible. So they wait in a hidden stage (`table_stages`), and
+`TableOutput.publish` shows them in one commit of the table, once the window is committed.
 
-Every such commit carries whose rows it shows (`TableWrite`), so that publishing again changes nothing, and an older
-attempt does not come through after a newer one.
+Every such commit records whose rows it shows (`TableWrite`), so publishing again changes nothing, and an older attempt
+cannot be published after a newer one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _FORMATS: Final[dict[str, type[Delta] | type[Iceberg]]] = {"delta": Delta, "iceberg": Iceberg}
 
-#: The columns of `read_windows`, as Spark's SQL has their types.
+#: The columns of `read_windows`, with their types in Spark SQL.
 _RECORD_COLUMNS: Final = {
     "topic": "string",
     "partition": "int",
@@ -56,7 +56,7 @@ _RECORD_COLUMNS: Final = {
 _ROW: Final = "_koo_row"
 
 
-#: How Spark and Delta say, before a job runs, that a column cannot be stored in that of a table.
+#: The errors of Spark and Delta, before a job runs, for a column that cannot be stored in the table's.
 _MISFIT: Final = re.compile(
     r"INCOMPATIBLE_DATA_FOR_TABLE|DELTA_FAILED_TO_MERGE_FIELDS|DATATYPE_MISMATCH"
 )
@@ -64,7 +64,7 @@ _MISFIT: Final = re.compile(
 
 @contextmanager
 def _fitting(table: str) -> Iterator[None]:
-    """Raise `ConfigError` where a result's types do not fit a table."""
+    """Raise `ConfigError` if a result's types do not fit a table."""
     try:
         yield
     except Exception as error:
@@ -85,20 +85,20 @@ def check_whole(plan: WindowPlan) -> None:
 
 
 class TableSink:
-    """Windows as rows of an existing table. The catalogue says whether it is a Delta or an Iceberg table.
+    """Write windows as rows of an existing table. The catalogue determines whether it is a Delta or an Iceberg table.
 
     Args:
         spark: the session; it has the format's jars and extensions.
         table: the table in SQL syntax: ``lake.orders``, or ``delta.`/folder```.
-        mode: ``append`` adds a window's rows, exactly once. ``replace`` puts them in the place of all rows with the
-            same ``window_id``, a column of type string that the table must have. ``merge`` updates or inserts by
-            `keys`; the newest record of a key by (timestamp, topic, partition, offset) wins.
+        mode: ``append`` adds a window's rows exactly once. ``replace`` replaces all rows with the same ``window_id``,
+            a column of type string that the table must have. ``merge`` updates or inserts by `keys`; the newest
+            record of a key by (timestamp, topic, partition, offset) wins.
         keys: the columns that identify a row, for ``merge``.
         delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
 
     Raises:
-        ConfigError: an invalid argument, no such table, neither Delta nor Iceberg, or a table or a session that
-            cannot do what the mode needs.
+        ConfigError: an invalid argument, a missing table, a table that is neither Delta nor Iceberg, or a table or
+            a session that does not support the mode.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class TableSink:
 
         Args:
             df: the result of the user's job, with the table's columns; a column ``window_id`` of the table is filled
-                in. With mode ``merge``, it may also have the columns by which the newest record of a key is found,
-                and ``value``.
-            plan: the window, whole.
+                in. With mode ``merge``, it may also have ``value`` and the columns that determine the newest record of
+                a key.
+            plan: the whole window.
 
         Raises:
             ConfigError: the columns are not as required; the plan is a part of a window; or a replay with mode ``append``.
-            OutputOwnedError: readers see rows that this window must not replace, or that it has appended before; the job
+            OutputOwnedError: readers see rows that this window must not replace, or that it has already appended; the job
                 did not run.
             SinkError: the job failed; nothing was committed.
             ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
@@ -155,16 +155,16 @@ class TableSink:
         return [self._staged(df, plan) for df, plan in zip(frames, plans, strict=True)]
 
     def check_place(self, plan: WindowPlan) -> None:
-        """Refuse a window whose rows could not be shown, before its job runs; raises what `write` raises."""
+        """Check, before its job runs, that a window's rows can be shown; raise what `write` raises."""
         check_not_covered(plan)
         check_whole(plan)
         mode = self.target.mode
-        # Rows that the table may show already, as far as the ledger knows.
+        # Whether the table may show rows of the window already, as far as the ledger knows.
         is_first = plan.status.is_open and not plan.replaces
         if mode is TableMode.MERGE or (mode is TableMode.APPEND and is_first):
             return
         output = self._output(TableWrite.of(plan))
-        with table_errors(f"{self.target.name} cannot be asked for window {plan.window_id}"):
+        with table_errors(f"{self.target.name} cannot be read for window {plan.window_id}"):
             if mode is TableMode.APPEND and plan.status.is_done:
                 self._check_no_replay(plan, output)
             else:
@@ -179,30 +179,30 @@ class TableSink:
         with table_errors(f"window {plan.window_id} cannot be written to {self.target.name}"):
             rows = self._rows(in_session(df, self.spark), write)
             output = self._output(write, self.format.basis())
-            asked = [
+            aggregates = [
                 f.bool_or(f.col(quoted(key)).isNull()).alias(f"null_{number}")
                 for number, key in enumerate(self.target.keys)
             ]
             deleted, is_good = f.col(DELETED_COLUMN), f.lit(True)
             for number, rule in enumerate(self._facts.rules.values()):
-                # A condition that is null is not met, as Delta has it.
+                # As in Delta, a condition that is null is not met.
                 is_met = deleted | f.coalesce(f.expr(rule), f.lit(False))
-                asked.append(f.bool_or(~is_met).alias(f"broken_{number}"))
+                aggregates.append(f.bool_or(~is_met).alias(f"broken_{number}"))
                 is_good &= is_met
-            observed = rows.observe(observation, *asked) if asked else rows
+            observed = rows.observe(observation, *aggregates) if aggregates else rows
             try:
-                # Rows that break a rule are not written: where they wait, it may hold already.
+                # Rows that break a rule are not written: the staging table may have the same rule.
                 with _fitting(self.target.name):
                     self.format.stage.put(observed.where(is_good), write)
-                # Whether there are such rows, and not how many. A table that deals rows out before it writes them computes
-                # them twice, and so does a lost executor.
-                told = observation.get if asked else {}
+                # Whether there are such rows, not how many: a table that shuffles rows before it writes them computes them
+                # twice, and so does a lost executor.
+                flags = observation.get if aggregates else {}
                 output.facts = {
                     "records": self.format.stage.count(write),
                     "elapsed_ms": round((time.monotonic() - started) * 1000),
                 }
-                self._check_keys(df, told, output)
-                self._check_rules(told, output)
+                self._check_keys(df, flags, output)
+                self._check_rules(flags, output)
             except (ConfigError, SinkError):
                 output.discard()
                 raise
@@ -212,36 +212,38 @@ class TableSink:
         return TableOutput(self.format, write, {"records": 0, "elapsed_ms": 0}, basis)
 
     def found(self, result: Mapping[str, Any]) -> TableOutput | None:
-        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or of another table.
+        """Return the output of an earlier attempt, by its JSON in the ledger; None if it is gone or of another table.
 
-        What the ledger knows as published counts as there: rows that somebody has deleted since come back by a
-        replay only. For `OrderedWindows.deliver`.
+        An output that is published according to the ledger counts as existing: only a replay restores rows that
+        were deleted since. For `OrderedWindows.deliver`.
 
         Raises:
-            SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
+            SinkError: the table cannot be read; or it has forgotten whether the window was appended.
         """
-        kept = KeptOutput.from_json(result)
-        if kept is None or not self.is_of(kept):
+        entry = KeptOutput.from_json(result)
+        if entry is None or not self.is_of(entry):
             return None
-        output = self.reopened(kept)
+        output = self.reopened(entry)
         if output.published or output.is_staged():
             return output
-        # Died between the table's commit and the ledger's.
+        # An earlier process may have died between the table's commit and the ledger's.
         return output if output.is_shown() else None
 
-    def is_of(self, kept: KeptOutput) -> bool:
-        """Return whether an earlier attempt's output is for this table, and for a table of this format."""
-        return (kept.target.name, kept.format) == (self.target.name, self._facts.format)
+    def is_of(self, entry: KeptOutput) -> bool:
+        """Return whether an earlier attempt's output is for this table in its present format."""
+        return (entry.target.name, entry.format) == (self.target.name, self._facts.format)
 
-    def reopened(self, kept: KeptOutput) -> TableOutput:
-        """Return an earlier attempt's output, unseen: as it was staged, whatever is asked for now."""
-        format_ = _FORMATS[kept.format](self._facts, kept.target)
-        return TableOutput(format_, kept.write, kept.facts, kept.basis, kept.published)
+    def reopened(self, entry: KeptOutput) -> TableOutput:
+        """Return an earlier attempt's output as it was staged, whatever mode is set now; the table is not read."""
+        format_ = _FORMATS[entry.format](self._facts, entry.target)
+        return TableOutput(format_, entry.write, entry.facts, entry.basis, entry.published)
 
     def check_copy(self) -> None:
-        """Raise `ConfigError` unless the table's columns can be filled from records as they are."""
-        given = {self._facts.folded(name) for name in _RECORD_COLUMNS}
-        if missing := [name for folded, name in self._facts.columns.items() if folded not in given]:
+        """Raise `ConfigError` unless unchanged records can fill the table's columns."""
+        record_columns = {self._facts.folded(name) for name in _RECORD_COLUMNS}
+        if missing := [
+            name for folded, name in self._facts.columns.items() if folded not in record_columns
+        ]:
             raise ConfigError(
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
                 f"has {', '.join(_RECORD_COLUMNS)}: give a function that makes the others, and calls window.write(df)"
@@ -253,17 +255,17 @@ class TableSink:
         )
         columns = listed(list(names.values()))
         statement = f"EXPLAIN INSERT INTO {self.target.name} ({columns}) SELECT {values}"
-        with table_errors(f"{self.target.name} cannot be asked"):
-            told = str(self.spark.sql(statement).collect()[0][0])
-        if told.startswith(INVALID):
-            reason = told_by(RuntimeError(told.removeprefix(INVALID).lstrip(": \n")))
+        with table_errors(f"{self.target.name} cannot be read"):
+            answer = str(self.spark.sql(statement).collect()[0][0])
+        if answer.startswith(INVALID):
+            reason = told_by(RuntimeError(answer.removeprefix(INVALID).lstrip(": \n")))
             raise ConfigError(
                 f"a record does not fit the table {self.target.name}: {reason}. Give a function that makes the table's "
                 "columns, and calls window.write(df)"
             )
 
     def fitting(self, df: DataFrame) -> DataFrame:
-        """Return, of records as they are, the columns that `write` takes."""
+        """Return those columns of unchanged records that `write` accepts."""
         known = {*self._facts.columns, *self._extras, "window_id"}
         return df.select([name for name in df.columns if self._facts.folded(name) in known])
 
@@ -271,7 +273,7 @@ class TableSink:
 
     @cached_property
     def _extras(self) -> frozenset[str]:
-        """What a result may have beside the table's columns."""
+        """The columns that a result may have in addition to the table's."""
         if self.target.mode is not TableMode.MERGE:
             return frozenset({"window_id"})
         value = {"value"} if self.target.delete_tombstones else set[str]()
@@ -293,67 +295,72 @@ class TableSink:
             )
 
     def _rows(self, df: DataFrame, write: TableWrite) -> DataFrame:
-        """Return the rows to be staged: the table's columns, each key once, and what deletes a key."""
+        """Return the rows to stage: the table's columns, each key once, and whether a row deletes its key."""
         from pyspark.sql import functions as f
 
         facts = self._facts
-        given = {facts.folded(name): name for name in df.columns}
+        result_columns = {facts.folded(name): name for name in df.columns}
         filled = {"window_id"} if facts.has_window_id else set[str]()
-        # Delta would fill in nulls for what is missing.
+        # Delta would fill in nulls for missing columns.
         missing = [
-            name for folded, name in facts.columns.items() if folded not in {*given, *filled}
+            name
+            for folded, name in facts.columns.items()
+            if folded not in {*result_columns, *filled}
         ]
         unknown = [
             name
-            for folded, name in given.items()
+            for folded, name in result_columns.items()
             if folded not in facts.columns and folded not in self._extras
         ]
         kinds = {field.name: field.dataType for field in df.schema.fields}
         other = [
             misfit
             for folded, name in facts.columns.items()
-            if folded in given and folded not in filled
-            for misfit in misfits(kinds[given[folded]], facts.fields[name], facts.folded, name)
+            if folded in result_columns and folded not in filled
+            for misfit in misfits(
+                kinds[result_columns[folded]], facts.fields[name], facts.folded, name
+            )
         ]
         if missing or unknown or other:
             raise ConfigError(
                 f"the result does not have the columns of {self.target.name}. Missing: "
                 f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
-                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{one}. ' for one in other)}Select the table's columns, or "
+                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{misfit}. ' for misfit in other)}Select the table's columns, or "
                 "alter the table"
             )
         if filled:
-            df = df.withColumn(given.get("window_id", "window_id"), f.lit(write.window_id))
+            df = df.withColumn(result_columns.get("window_id", "window_id"), f.lit(write.window_id))
         deleted = f.lit(False)
         if self.target.delete_tombstones:
-            if "value" not in given:
+            if "value" not in result_columns:
                 raise ConfigError(
                     "delete_tombstones finds tombstones by the column value, which the result does not have: keep it"
                 )
-            deleted = f.col(given["value"]).isNull()
+            deleted = f.col(result_columns["value"]).isNull()
         rows = df.withColumn(DELETED_COLUMN, deleted)
         if self._is_ordered(df):
-            rows = self._newest(rows, given)
+            rows = self._newest(rows, result_columns)
         columns = [
-            f.col(quoted(given.get(k, name))).alias(name) for k, name in facts.columns.items()
+            f.col(quoted(result_columns.get(k, name))).alias(name)
+            for k, name in facts.columns.items()
         ]
         return rows.select(*columns, DELETED_COLUMN)
 
     def _is_ordered(self, df: DataFrame) -> bool:
-        given = {self._facts.folded(name) for name in df.columns}
-        return self.target.mode is TableMode.MERGE and given.issuperset(ORDER_COLUMNS)
+        names = {self._facts.folded(name) for name in df.columns}
+        return self.target.mode is TableMode.MERGE and names.issuperset(ORDER_COLUMNS)
 
-    def _newest(self, rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+    def _newest(self, rows: DataFrame, result_columns: Mapping[str, str]) -> DataFrame:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        keys = [f.col(quoted(given[self._facts.folded(key)])) for key in self.target.keys]
-        order = [f.desc(quoted(given[name])) for name in ORDER_COLUMNS]
+        keys = [f.col(quoted(result_columns[self._facts.folded(key)])) for key in self.target.keys]
+        order = [f.desc(quoted(result_columns[name])) for name in ORDER_COLUMNS]
         number = f.row_number().over(Window.partitionBy(*keys).orderBy(*order))
         return rows.withColumn(_ROW, number).where(f.col(_ROW) == 1).drop(_ROW)
 
     def _check_no_replay(self, plan: WindowPlan, output: TableOutput) -> None:
-        """Raise for a replay that would add a window's rows a second time."""
+        """Raise `ConfigError` for a replay that would add a window's rows a second time."""
         state = self.format.look(output.write)
         is_forgotten = not state.knows_all and plan.status is WindowStatus.PUBLISHED
         if state.shown is not None or is_forgotten:
@@ -362,12 +369,12 @@ class TableSink:
                 ": mode 'append' adds a window once. Use mode 'replace' or 'merge' to deliver it again"
             )
 
-    def _check_keys(self, df: DataFrame, told: Mapping[str, Any], output: TableOutput) -> None:
-        """Raise where a key is null, or is there twice and nothing says which of them is newer."""
+    def _check_keys(self, df: DataFrame, flags: Mapping[str, Any], output: TableOutput) -> None:
+        """Raise `SinkError` for a null key, or for a duplicate key without columns that determine the newest row."""
         what = f"window {output.write.window_id}"
         for number, key in enumerate(self.target.keys):
-            # Null where there are no rows.
-            if told[f"null_{number}"]:
+            # The flag is null if there are no rows.
+            if flags[f"null_{number}"]:
                 raise SinkError(
                     f"{what}: at least one row has no {key}, which is a key of {self.target.name}. Nothing was "
                     "committed: leave such rows out, or fill the column in",
@@ -383,11 +390,11 @@ class TableSink:
                 window_id=output.write.window_id,
             )
 
-    def _check_rules(self, told: Mapping[str, Any], output: TableOutput) -> None:
-        """Raise for rows that the table would refuse once the window is committed: it could never be published."""
+    def _check_rules(self, flags: Mapping[str, Any], output: TableOutput) -> None:
+        """Raise `SinkError` for rows that the table would refuse after the commit: the window could never be published."""
         window_id = output.write.window_id
         for number, name in enumerate(self._facts.rules):
-            if told[f"broken_{number}"]:
+            if flags[f"broken_{number}"]:
                 raise SinkError(
                     f"window {window_id}: {self.target.name} refuses at least one row: {name}. Nothing was committed: leave "
                     "such rows out, or change their values",

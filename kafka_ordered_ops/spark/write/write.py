@@ -28,13 +28,13 @@ from kafka_ordered_ops.spark.write.write_session import written_as_given
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Partitions whose out-of-order records are counted: the expression grows with them, and so does Spark's planning.
+#: The largest number of partitions for counting out-of-order records: the expression, and Spark's planning, grow with it.
 _HEADS_MAX: Final = 2_000
 
-#: Comparing a record with so many partitions costs less than looking its own one up by name.
+#: Comparing a record with up to this many partitions costs less than looking up its own one by name.
 _COMPARED_MAX: Final = 16
 
-#: In the text of a JVM's error: where it happened, and what caused it.
+#: Texts in a JVM's error: the call, the cause, and the stack.
 _PY4J: Final = "An error occurred while calling"
 _CAUSE: Final = "Caused by: "
 _STACK: Final = ("at ", "... ", "Driver stacktrace:")
@@ -53,7 +53,7 @@ def write_window(
 
     Pass the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
     the same attempt again replaces its earlier output. All columns of `df` are written except ``window_id``, which
-    is in the folder's name: ``<path>/window_id=<times>-<digest>/``. The plan may be a part of a split window: see
+    is in the folder's name: ``<path>/window_id=<id>/``. The plan may be a part of a split window: see
     `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
@@ -66,18 +66,18 @@ def write_window(
             all executors see, or a prefix in an object store.
         plan: the window.
         ordered: sort by (timestamp, topic, partition, offset), so that the files' rows, in the order of the
-            files' names, are in total order. `df` is computed once and kept by the executors meanwhile. A
+            files' names, are in total order. `df` is computed once and cached by the executors meanwhile. A
             result of ``read_window(ordered=True)`` passed on unchanged is not sorted again, and a `df`
             without these four columns is written as it is. False writes any `df` as it is: rows in
             the order of its partitions, which keeps an existing order.
-        storage_options: credentials and settings of an object store, for what this process does there; None: as the
-            environment has them. Spark gets keys of S3 from them, unless its session has its own; for other stores it has
-            its own.
+        storage_options: credentials and settings of an object store, for this process; None uses those of the
+            environment. Spark gets S3 keys from them, unless its session has its own. For other stores, Spark uses
+            its own credentials.
         partition_by: ``date`` or ``hour``: put the window's folder below one of its date, or of its date and hour.
 
     Raises:
-        JobFailedError: the job failed. Nothing was committed, and the stage is removed, as with every error.
-        SinkError: its files, as this process sees them, do not hold all rows that the job wrote: some
+        JobFailedError: the job failed. Nothing was committed, and the stage is removed, as after every error.
+        SinkError: the files that this process sees do not hold all rows that the job wrote: some
             executors write to another folder. Or another group's window is in its place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver its records; an empty output would hide theirs.
@@ -101,7 +101,7 @@ def write_window(
 
 
 def check_columns(df: DataFrame, output: StagedOutput) -> None:
-    """Raise `ConfigError` for a column that readers would take from the folders instead."""
+    """Raise `ConfigError` for a column that readers would read from the folders' names instead."""
     added = columns_of(output.partition)
     if taken := [name for name in df.columns if name.lower() in added]:
         raise ConfigError(
@@ -116,12 +116,12 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
     observation = Observation()
     with (
         job_errors([plan], draft.path),
-        written_as_given(df) as given,
-        _sorted(given, sort=sort) as rows,
+        written_as_given(df) as frame,
+        _sorted(frame, sort=sort) as rows,
     ):
-        # Observed last: what is below a sort may run more than once.
+        # Observed last: the plan below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
-        # The folder is there and empty. Overwriting would remove what says that it is still the same.
+        # The folder exists and is empty. Overwriting would remove the flag that shows that it is still the same.
         writer = observed.write.mode("append").option("compression", "zstd")
         writer.parquet(spark_path(draft.path))
     facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
@@ -138,7 +138,7 @@ def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Of Spark's own kinds or py4j's, which Connect does not have.
+        # An error of Spark or py4j, which Connect does not have.
         named = named_error(error)
         if named is not None:
             raise named from error
@@ -162,10 +162,10 @@ def _sorted(df: DataFrame, *, sort: bool) -> Iterator[DataFrame]:
 
 @contextmanager
 def kept(df: DataFrame) -> Iterator[None]:
-    """Compute `df` only once and keep it on the executors inside the block; what the user keeps stays kept.
+    """Cache `df` on the executors in the block, so that it is computed once; a cache of the user's stays.
 
-    Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with it
-    whatever the user's job does.
+    Sorting runs its input twice, first to sample the range of each task. Without the cache, Kafka would be read twice,
+    and the user's job would run twice.
     """
     if is_kept(df):
         yield
@@ -178,7 +178,7 @@ def kept(df: DataFrame) -> Iterator[None]:
 
 
 def is_kept(df: DataFrame) -> bool:
-    """Return whether the user has told Spark to keep what `df` computes."""
+    """Return whether the user has cached `df`."""
     return df.storageLevel.useMemory or df.storageLevel.useDisk
 
 
@@ -199,12 +199,12 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
 
 
 def _tells_places(df: DataFrame) -> bool:
-    """Return whether each row says which record it is."""
+    """Return whether each row identifies its record."""
     return set(ORDER) <= set(df.columns)
 
 
 def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
-    """Return the partitions known to take records after one stamped at or after the cutoff, with its offset."""
+    """Return the partitions that may have records after the first one stamped at or after the cutoff, with its offset."""
     return {
         part.tp: part.head_end
         for part in plan
@@ -216,7 +216,7 @@ def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
     """Return whether a record is after the first one stamped at or after the cutoff, in its partition.
 
     Args:
-        behind: the first such offset of each partition that takes anything from there on, at least one.
+        behind: the offset of that record for each partition with records after it; not empty.
     """
     from pyspark.sql import functions as f
 
@@ -227,7 +227,7 @@ def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
             & (f.col("topic") == tp.topic)
             for tp, head_end in behind.items()
         )
-        return reduce(lambda any_, one: any_ | one, compared)
+        return reduce(lambda any_, comparison: any_ | comparison, compared)
     heads = [
         column
         for tp, head_end in behind.items()
@@ -238,23 +238,23 @@ def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
 
 
 def _files(draft: Draft) -> Facts:
-    """Return how many files there are here; whether they hold everything is for `Draft.seal` to say."""
-    with as_sink_error(f"the stage {draft.path} cannot be looked at"):
+    """Return how many files there are; `Draft.seal` checks that they hold everything."""
+    with as_sink_error(f"the stage {draft.path} cannot be read"):
         sizes = draft.files.sizes(draft.path)
     return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the line of an error that says what happened."""
+    """Return the line of an error that describes the failure."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_STACK)]
     if not lines:
         return type(error).__name__
-    # Of a Python traceback the last line says what happened; of a JVM one, the first.
+    # In a Python traceback, the last line describes the failure; in a JVM's, the first.
     if any("Traceback (most recent call last)" in line for line in lines):
         return lines[-1]
     if not lines[0].startswith(_PY4J) or len(lines) == 1:
         return lines[0]
-    # Py4J's first line names a call of its own, then come the JVM's exceptions: the last cause is the cause of all.
+    # Py4J's first line names its own call. The JVM's exceptions follow, and the last cause is the root cause.
     causes = [line for line in lines if line.startswith(_CAUSE)]
     return (causes[-1] if causes else lines[1]).removeprefix(_CAUSE).lstrip(": ")

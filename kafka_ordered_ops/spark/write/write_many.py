@@ -38,7 +38,7 @@ from kafka_ordered_ops.spark.write.write_session import written_as_given
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Partitions of windows whose out-of-order records are counted: each is a row that every executor is sent.
+#: The largest number of windows' partitions for counting out-of-order records: each is a row sent to every executor.
 _HEADS_MAX: Final = 100_000
 
 _ROW: Final = "_koo_row"
@@ -51,7 +51,7 @@ _HEADS_TYPES: Final[dict[str, pa.DataType]] = {
     _HEAD_END: pa.int64(),
 }
 
-#: The columns that say where a record comes from, if the user's job has left them as they are.
+#: The columns of a record's position, if the user's job has kept them.
 _POSITION: Final = {"topic": "string", "partition": "int", "offset": "bigint"}
 
 
@@ -66,17 +66,17 @@ def write_windows(
 ) -> list[StagedOutput]:
     """Write the results of several windows in one Spark job, each to its window's stage below `path`.
 
-    As `write_window`, for each window. The column ``window_id`` names a row's window, so a job on
-    the result of `read_windows` must keep it. A window without rows gets one file without rows. The facts of each
-    window are counted in the files that were written, ``elapsed_ms`` from the start to its completion.
+    Each window is written as by `write_window`. The column ``window_id`` names a row's window, so a job on the result
+    of `read_windows` must keep it. A window without rows gets one file without rows. The facts of each window are
+    counted in the written files; ``elapsed_ms`` is the time from the start to the window's completion.
 
     Args:
         df: the result of the user's job, with ``window_id``.
         path: the folder that holds the output of all windows: a local or mounted one that the driver and
             all executors see, or a prefix in an object store.
-        plans: windows of one group, each once: all windows that `df` has rows of.
-        ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` handed
-            passed on unchanged is not sorted again.
+        plans: windows of one group, each once, including all windows that `df` has rows of.
+        ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` passed on
+            unchanged is not sorted again.
         storage_options: as for `write_window`.
         partition_by: as for `write_window`.
 
@@ -84,9 +84,9 @@ def write_windows(
         The outputs in the order of `plans`, all of them complete.
 
     Raises:
-        JobFailedError: the job failed. Nothing was committed, and all stages are removed, as with every error.
-        SinkError: its files, as this process sees them, do not hold all rows that the job wrote; `df` has
-            rows of no window of `plans`; or another group's window is in the place of one.
+        JobFailedError: the job failed. Nothing was committed, and all stages are removed, as after every error.
+        SinkError: the files that this process sees do not hold all rows that the job wrote; `df` has rows that
+            belong to no window of `plans`; or another group's window is in a window's place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
         WindowCoveredError: other windows deliver a window's records; an empty output would hide theirs.
         ConfigError: the path has an unknown scheme; `df` has no ``window_id``; no plan, or plans of several groups.
@@ -135,45 +135,45 @@ def write_each(
     storage_options: Mapping[str, Any] | None = None,
     partition_by: str | None = None,
 ) -> list[StagedOutput]:
-    """Write one window by `write_window`, several by `write_windows`; raises as they do."""
+    """Write one window by `write_window`, several by `write_windows`; raise as they do."""
     how: dict[str, Any] = {
         "ordered": ordered,
         "storage_options": storage_options,
         "partition_by": partition_by,
     }
     if len(plans) == 1:
-        # It counts while it writes, and needs no second look at the files.
+        # It counts while it writes, without reading the files again.
         return [write_window(df, path, plans[0], **how)]
     return write_windows(df, path, plans, **how)
 
 
 @dataclass(frozen=True)
 class _Arranged:
-    """Rows with `WINDOW_NUMBER`, where they are to be written, and still to be sorted there."""
+    """Rows with `WINDOW_NUMBER`, in the partitions that write them, still to be sorted within each."""
 
     rows: DataFrame
     order: tuple[str, ...]
-    #: The windows by their number.
+    #: The windows' ids by their numbers.
     window_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Written:
-    """The output of the job: below `folder`, one folder for each window that has rows."""
+    """The output of the job: one folder below `folder` for each window with rows."""
 
     folder: str
     window_ids: tuple[str, ...]
     records: int
-    #: The id in some row whose window has no number, if any; such a row may also have none.
+    #: An id from the rows whose window has no number, if there are such rows; a row may also have no id.
     stranger: str | None
 
     @property
     def empty_folder(self) -> str:
-        """Where a file without rows is, once it is needed."""
+        """The folder of a file without rows, if it is needed."""
         return f"{self.folder}/_empty"
 
     def folder_of(self, window_id: str) -> str:
-        """Return where the files of a window with rows are."""
+        """Return the folder of the files of a window with rows."""
         return f"{self.folder}/{WINDOW_NUMBER}={self.window_ids.index(window_id)}"
 
 
@@ -187,19 +187,19 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
     with (
         job_errors(plans, folder),
         _arranged(df, plans, ordered=ordered) as arranged,
-        written_as_given(arranged.rows) as given,
+        written_as_given(arranged.rows) as frame,
     ):
-        # Observed where each row passes once: below the sort, and above what deals the rows out.
-        rows = given.observe(observation, *counts)
-        # Sorted last, by the window first. Else Spark would sort by the window once more, and not in a
-        # way that leaves rows of one window as they are.
+        # Observed where each row passes once: below the sort, and above the repartitioning.
+        rows = frame.observe(observation, *counts)
+        # Sorted last, and by the window first. Otherwise Spark would sort by the window again, without keeping the
+        # order of rows within a window.
         rows = rows.sortWithinPartitions(*arranged.order).drop("window_id", _ROW)
         writer = rows.write.mode("overwrite").option("compression", "zstd")
-        # Set to dynamic, Spark would keep what is there.
+        # With dynamic, Spark would keep existing files.
         writer = writer.option("partitionOverwriteMode", "static")
         writer.partitionBy(WINDOW_NUMBER).parquet(spark_path(folder))
-    found = observation.get
-    return _Written(folder, arranged.window_ids, int(found["records"]), found["stranger"])
+    observed = observation.get
+    return _Written(folder, arranged.window_ids, int(observed["records"]), observed["stranger"])
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def _arranged(df: DataFrame, plans: Sequence[WindowPlan], *, ordered: bool) -> I
 
 
 def _numbered(df: DataFrame, window_ids: Sequence[str]) -> DataFrame:
-    """Add the number of each row's window, null for a window that is not among them; rows stay in order."""
+    """Add the number of each row's window, null for an unknown window; rows stay in order."""
     from pyspark.sql import functions as f
 
     numbers = pa.table(
@@ -251,10 +251,10 @@ def _facts(
         counts["out_of_order"] = f.count_if(f.col("offset") >= f.col(_HEAD_END))
     aggregates = [count.alias(name) for name, count in counts.items()]
     with job_errors(plans, written.folder):
-        found = rows.groupBy(WINDOW_NUMBER).agg(*aggregates).collect()
+        collected = rows.groupBy(WINDOW_NUMBER).agg(*aggregates).collect()
     nothing = {name: None if name.startswith("timestamp") else 0 for name in counts}
     facts: dict[str | None, Facts] = {plan.window_id: nothing for plan in plans}
-    for row in found:
+    for row in collected:
         number = row[WINDOW_NUMBER]
         window_id = None if number is None else written.window_ids[number]
         facts[window_id] = {name: row[name] for name in counts}
@@ -277,7 +277,7 @@ def _counts(types: dict[str, str]) -> dict[str, Column]:
 
 
 def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
-    """Return where heads end, for partitions of which a window takes records after the head."""
+    """Return the ends of heads, for the partitions in which a window has records after the head."""
     numbers = {window_id: number for number, window_id in enumerate(window_ids)}
     rows = [
         (numbers[plan.window_id], tp.topic, tp.partition, head_end)
@@ -293,7 +293,7 @@ def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
 def _check_rows(
     plans: Sequence[WindowPlan], written: _Written, facts: dict[str | None, Facts]
 ) -> None:
-    """Raise `SinkError` when files are not here, or hold rows that are none of the plans'."""
+    """Raise `SinkError` if files are missing here, or hold rows of no plan."""
     records = {window_id: of_window["records"] or 0 for window_id, of_window in facts.items()}
     if (here := sum(records.values())) != written.records:
         raise SinkError(
@@ -304,10 +304,13 @@ def _check_rows(
         )
     strangers = records.keys() - {plan.window_id for plan in plans}
     if strangers:
-        shown = min((one for one in strangers if one is not None), default=written.stranger)
+        example = min(
+            (window_id for window_id in strangers if window_id is not None),
+            default=written.stranger,
+        )
         raise SinkError(
-            f"{sum(records[one] for one in strangers):,} rows belong to none of the {len(plans)} windows "
-            f"being written, but to {'no window' if shown is None else f'window {shown}, for example'}: "
+            f"{sum(records[window_id] for window_id in strangers):,} rows belong to none of the {len(plans)} windows "
+            f"being written, but to {'no window' if example is None else f'window {example}, for example'}: "
             "their plans were not passed, or the job changed window_id"
         )
 
@@ -315,8 +318,8 @@ def _check_rows(
 def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) -> None:
     """Write one file without rows, for all windows that have none."""
     empty = df.sparkSession.createDataFrame([], df.drop("window_id").schema).coalesce(1)
-    with job_errors(plans, written.empty_folder), written_as_given(empty) as given:
-        given.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
+    with job_errors(plans, written.empty_folder), written_as_given(empty) as frame:
+        frame.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 
 
 def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
@@ -334,7 +337,7 @@ def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
 
 
 def _move(files: Files, written: _Written, draft: Draft) -> Facts:
-    """Make a window's files its stage's, under names that keep their order."""
+    """Move a window's files to its stage, under names that keep their order."""
     folder = written.folder_of(draft.output.window_id)
     names, sizes = data_names(files, folder), files.sizes(folder)
     if len(names) > FILES_MAX:

@@ -1,1 +1,1 @@
-"""Questions about a group and its topics; nothing is changed."""
+"""Queries about a group and its topics, which change nothing."""

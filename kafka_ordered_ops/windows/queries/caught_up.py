@@ -26,9 +26,9 @@ def caught_up(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.time,
 ) -> CatchUp:
-    """Return whether everything that a window asks for is committed, by whichever windows of the group.
+    """Return whether all records that a window asks for are committed, by any windows of the group.
 
-    Reads no record, joins nothing and changes nothing. `timeout_s` bounds all questions.
+    The check reads no records, does not join the group, and changes nothing. `timeout_s` limits all requests together.
 
     Raises:
         UnknownTopicError, BrokerError, LedgerError
@@ -41,7 +41,7 @@ def caught_up(
         open_lookup(settings, timeout_s=timeout_s) as lookup,
         open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger,
     ):
-        # The logs before the ledger: commits in between count, records written in between do not.
+        # Read the logs before the ledger: commits in between count, records written in between do not.
         facts = log_facts(lookup, question)
         view = ledger.read(group_id)
         if view.state is not None and view.state.unpublished:

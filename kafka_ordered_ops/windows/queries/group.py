@@ -18,7 +18,8 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.core.window.ownership import OutputOwner
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window, check_window, check_window_id
+from kafka_ordered_ops.core.window.window import Window, check_window
+from kafka_ordered_ops.core.window.window_id import check_window_id
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -42,11 +43,11 @@ class GroupQueries(Gated):
     _clock: Callable[[], float]
 
     def show(self, window_id: str) -> WindowRecord:
-        """Return a window's record from the ledger; raise `UnknownWindowError`."""
+        """Return a window's record from the ledger; raise `UnknownWindowError` if it does not exist."""
         return self.show_many([window_id])[0]
 
     def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
-        """Return windows' records from the ledger; raise `UnknownWindowError`."""
+        """Return windows' records from the ledger; raise `UnknownWindowError` if one does not exist."""
         check_list(window_ids, what="window_ids")
         for window_id in window_ids:
             check_window_id(window_id)
@@ -54,7 +55,7 @@ class GroupQueries(Gated):
         return [known_window(view, name) for name in window_ids]
 
     def unpublished(self) -> builtins.list[WindowRecord]:
-        """Return the windows that are committed, and whose output readers do not see yet; those that can be read."""
+        """Return the readable, committed windows whose output readers do not see yet."""
         names = view.state.unpublished if (view := self._ledger.read(self.group_id)).state else ()
         if not names:
             return []
@@ -63,26 +64,28 @@ class GroupQueries(Gated):
         return [view.windows[name] for name in names if name in waiting and name in view.windows]
 
     def needed_outputs(self, outputs: Sequence[OutputOwner]) -> set[OutputOwner]:
-        """Return those of some outputs that may still be published: of windows that are open, or committed and unpublished.
+        """Return the outputs that may still be published: of windows that are open, or committed and unpublished.
 
-        The outputs may be of any group of this ledger. A window that cannot be read needs its outputs.
+        The outputs may be of any group of this ledger. Outputs of unreadable windows are returned as well.
         """
         check_list(outputs, what="outputs")
-        given: Sequence[object] = outputs
-        for one in given:
-            if not isinstance(one, OutputOwner):
-                raise ConfigError(f"{shown(one)} is not the owner of an output")
+        values: Sequence[object] = outputs
+        for value in values:
+            if not isinstance(value, OutputOwner):
+                raise ConfigError(f"{shown(value)} is not the owner of an output")
         needed: set[OutputOwner] = set()
-        for group_id in sorted({one.group_id for one in outputs}):
-            mine = [one for one in outputs if one.group_id == group_id]
-            view = self._ledger.read(group_id, [one.window_id for one in mine])
-            needed.update(one for one in mine if view.needs(one.window_id, one.claim_id))
+        for group_id in sorted({output.group_id for output in outputs}):
+            of_group = [output for output in outputs if output.group_id == group_id]
+            view = self._ledger.read(group_id, [output.window_id for output in of_group])
+            needed.update(
+                output for output in of_group if view.needs(output.window_id, output.claim_id)
+            )
         return needed
 
     def processed(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
         """Return the offsets of a plan that attempts of its claim have recorded as processed (`mark_processed`).
 
-        Empty if the window is written or committed, or has another claim by now.
+        The result is empty if the window is written or committed, or has another claim by now.
 
         Raises:
             WindowMismatchError: the plan belongs to another group.
@@ -95,7 +98,7 @@ class GroupQueries(Gated):
         return view.processed_offsets(plan)
 
     def check_readable(self, plan: WindowPlan) -> None:
-        """Raise `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        """Raise `RecordsLostError` if a committed window can no longer be read from Kafka."""
         check_plan(plan)
         self._planner.check_still_there(plan)
 
@@ -104,22 +107,22 @@ class GroupQueries(Gated):
     ) -> builtins.list[WindowRecord]:
         """Return every window of the group with its plan and result, sorted by cutoff and id.
 
-        Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
+        Windows whose records cannot be read are left out, with a warning in the log; `summaries` has their ids.
         """
         check_function(keep, what="keep", takes=1)
         view = self._ledger.read(self.group_id, keep=keep)
         for error in view.unreadable.values():
             _log.warning("the list leaves out a window: %s", error)
-        # Open ones are there in any case.
-        kept = [record for record in view.windows.values() if keep(record)]
-        return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
+        # The view has open windows even if `keep` does not select them.
+        records = [record for record in view.windows.values() if keep(record)]
+        return sorted(records, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
 
     def summaries(self, *, limit: int | None = None, before: str | None = None) -> Summaries:
         """Return the group's windows as summaries, by cutoff, then by id: without plans, and therefore fast.
 
         Args:
-            limit: at most the last so many; None: all.
-            before: the id of a window; only windows before it are returned: the page before the page that begins
+            limit: return at most the last `limit` windows; None returns all.
+            before: the id of a window; only windows before it are returned, as the page before the page that begins
                 with it.
 
         Raises:
@@ -133,17 +136,17 @@ class GroupQueries(Gated):
         return self._ledger.summaries(self.group_id, limit=limit, before=before)
 
     def existing_ledger_id(self) -> str:
-        """Return what tells this ledger from any other one, as ``cluster id/topic id``.
+        """Return the id that distinguishes this ledger from others, as ``cluster id/topic id``.
 
         Raises:
             LedgerUnavailableError: there is no ledger yet.
         """
-        found = self._ledger.ledger_id()
-        if found is None:
+        ledger_id = self._ledger.ledger_id()
+        if ledger_id is None:
             raise LedgerUnavailableError(
                 f"group {self.group_id}: the ledger does not exist yet: plan a window first"
             )
-        return found
+        return ledger_id
 
     def state(self) -> GroupState | None:
         """Return the group's progress; None before its first plan."""
@@ -152,15 +155,15 @@ class GroupQueries(Gated):
     def gaps(self) -> builtins.list[Gap]:
         """Return the times that no interval of the group covers and in which records wait for a sweep.
 
-        Reads only the ledger, where earlier plans recorded the gaps.
+        It only reads the ledger, where earlier plans recorded the gaps.
         """
         return gaps_of(self._ledger.read(self.group_id))
 
     def offsets(self, topics: str | Sequence[str] = ()) -> GroupOffsets:
-        """Return which offsets the group has done, whoever keeps its progress: windows, a consumer, or Parallel Consumer.
+        """Return which offsets the group has done, whether windows, a consumer or Parallel Consumer keep its progress.
 
         Args:
-            topics: names or patterns. None given: those of the group's windows, or for a group without windows every
+            topics: names or patterns. By default the topics of the group's windows, or for a group without windows every
                 topic that this principal may describe.
 
         Raises:
@@ -180,7 +183,7 @@ class GroupQueries(Gated):
 
         Live: there is a record stamped at or after the cutoff (plus the maximum out-of-orderness). Idle: there is no such
         record, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
-        Records read for the answer `before` are not read again. Changes nothing.
+        Records read for the answer `before` are not read again. The call changes nothing.
 
         Raises:
             UnknownTopicError, BrokerError, ReadError, LedgerError

@@ -1,4 +1,4 @@
-"""Query which offsets a group has done, whoever keeps its progress: windows, a consumer, or Parallel Consumer."""
+"""Query which offsets a group has done, whether windows, a consumer or Parallel Consumer keep its progress."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.cluster.names import check_group
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
-from kafka_ordered_ops.core.names import check_group
 from kafka_ordered_ops.core.offset_map.reading import (
     CommittedProgress,
     DecodePolicy,
@@ -25,7 +25,7 @@ from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor, open_ledger, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Without names: every topic but internal ones.
+#: The default: every topic except internal ones.
 _ALL_TOPICS: Final = ("^.*",)
 
 _IN_LEDGER: Final = (ProgressFormat.LEDGER, ProgressFormat.DUAL)
@@ -36,31 +36,31 @@ class PartitionOffsets:
     """A group's offsets in one partition."""
 
     tp: TopicPartition
-    #: The first offset still in the log.
+    #: The first offset in the log.
     log_start: int
-    #: Where reading ends.
+    #: The end of reading, exclusive.
     end_offset: int
-    #: The group's committed offset in Kafka; None: there is none.
+    #: The group's committed offset in Kafka; None if there is none.
     committed: int | None
     #: Done offsets from the log's start on.
     done: OffsetSet
     #: Offsets that open windows hold.
     claimed: OffsetSet
-    #: What the commit's metadata is.
+    #: The kind of the commit's metadata.
     metadata: MetadataKind
-    #: Why its offset map is ignored, or cannot be about this log; None: neither.
+    #: Why its offset map is ignored, or cannot be about this log; None if there is no problem.
     problem: str | None
     #: Whether the committed offset is past the end of the log.
     is_past_end: bool = False
 
     @property
     def lag(self) -> int:
-        """Offsets of the log that are not done."""
+        """The number of offsets of the log that are not done."""
         return (OffsetSet.of((self.log_start, self.end_offset)) - self.done).count
 
     @property
     def done_beyond(self) -> int:
-        """Done offsets beyond the first one that is not done."""
+        """The number of done offsets after the first one that is not done."""
         first = self.done.first_missing(self.log_start)
         return self.done.within(first, self.done.end).count if self.done else 0
 
@@ -70,30 +70,30 @@ class GroupOffsets:
     """A group's offsets, by partition."""
 
     group_id: str
-    #: Where the progress of a group of windows is kept; None: a group without windows, which has commits only.
+    #: Where the progress of a group of windows is kept; None for a group without windows, which only has commits.
     format: ProgressFormat | None
     partitions: tuple[PartitionOffsets, ...]
-    #: Topics on which the ledger has progress, and that were deleted, or recreated since.
+    #: Topics with progress in the ledger that were deleted or recreated since.
     missing_topics: tuple[str, ...]
     #: Open windows whose offsets are unknown.
     unreadable: tuple[str, ...]
 
     @property
     def lag(self) -> int:
-        """Offsets of the logs that are not done, in all."""
-        return sum(one.lag for one in self.partitions)
+        """The number of offsets of all logs that are not done."""
+        return sum(partition.lag for partition in self.partitions)
 
 
 class GroupOffsetsReader:
-    """Reads a group's offsets, again and again over the same connections. Changes nothing; not for several threads.
+    """Read a group's offsets repeatedly over the same connections, without changing anything. Not thread-safe.
 
     Args:
         settings: how to reach the cluster.
         group_id: the consumer group; not joined.
-        topics: names, or patterns that begin with ``^``. None given: those of the group's windows, or for a group
+        topics: names, or patterns that begin with ``^``. By default the topics of the group's windows, or for a group
             without windows every topic that this principal may describe.
-        ledger_topic: the topic that holds plans and progress; none is created.
-        timeout_s: bound for each read.
+        ledger_topic: the topic that stores plans and progress; it is not created.
+        timeout_s: time limit for each read.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class GroupOffsetsReader:
         self._lookup.close()
 
     def read(self) -> GroupOffsets:
-        """Return the offsets as of now; no partitions for a group that has neither planned nor committed.
+        """Return the current offsets; no partitions for a group that has neither planned nor committed.
 
         Raises:
             UnknownTopicError: a topic does not exist.
-            BrokerError, LedgerError: the cluster, or the way to it.
+            BrokerError, LedgerError: the cluster refuses a request, or cannot be reached.
         """
         with calls.call(f"group {self._group}: reading its offsets", self._timeout_s):
             return read_offsets(
@@ -138,30 +138,30 @@ def read_offsets(
     timeout_s: float,
 ) -> GroupOffsets:
     """Return a group's offsets; arguments and errors are those of `GroupOffsetsReader`."""
-    # Progress first, the logs' ends last: otherwise progress could be beyond an end.
+    # Read progress first and the ends of logs last: otherwise progress could be past an end.
     view = ledger.read(group_id)
-    found = _selected(lookup, topics, view.state)
+    selected = _selected(lookup, topics, view.state)
     format_ = None if view.state is None else view.state.format
     in_ledger = format_ in _IN_LEDGER
-    # In another topic of the same name, the ledger's offsets are other records.
-    anew = _recreated(found, view.state) if in_ledger else set()
-    wanted = [
+    # In a recreated topic, the ledger's offsets are other records.
+    recreated = _recreated(selected, view.state) if in_ledger else set()
+    partitions = [
         TopicPartition(name, number)
-        for name, facts in sorted(found.items())
+        for name, facts in sorted(selected.items())
         for number in facts.partitions
-        if name not in anew and (not in_ledger or _knows(view.state, name, number))
+        if name not in recreated and (not in_ledger or _knows(view.state, name, number))
     ]
-    committed = ledger.committed_offsets(group_id, wanted, timeout_s=timeout_s)
+    committed = ledger.committed_offsets(group_id, partitions, timeout_s=timeout_s)
     isolation = view.state.definition.isolation if view.state else Isolation.READ_UNCOMMITTED
     # Without a ledger, a group has the partitions on which it has committed.
-    known = [tp for tp in wanted if in_ledger or committed[tp] is not None]
+    known = [tp for tp in partitions if in_ledger or committed[tp] is not None]
     spans = log_spans(lookup, known, isolation) if known else {}
-    gone = set() if view.state is None or topics else set(view.state.topics) - set(found)
+    gone = set() if view.state is None or topics else set(view.state.topics) - set(selected)
     return GroupOffsets(
         group_id,
         format_,
         tuple(_partitions(view, known, committed, spans)),
-        tuple(sorted(gone | anew)),
+        tuple(sorted(gone | recreated)),
         tuple(view.open_unreadable()),
     )
 
@@ -176,15 +176,15 @@ def _selected(
     try:
         return lookup.selected(_ALL_TOPICS)
     except UnknownTopicError:
-        # The cluster has no topic yet.
+        # The cluster has no topics yet.
         return {}
 
 
-def _recreated(found: Mapping[str, TopicFacts], state: GroupState | None) -> set[str]:
+def _recreated(topics: Mapping[str, TopicFacts], state: GroupState | None) -> set[str]:
     known = {} if state is None else state.topics
     return {
         name
-        for name, facts in found.items()
+        for name, facts in topics.items()
         if name in known and known[name].topic_id != facts.topic_id
     }
 
@@ -201,12 +201,12 @@ def _partitions(
 ) -> Iterator[PartitionOffsets]:
     claims = view.known_claims()
     for tp in known:
-        span, found = spans[tp], committed[tp]
-        progress = None if found is None else _progress(tp, found, span)
+        span, commit = spans[tp], committed[tp]
+        progress = None if commit is None else _progress(tp, commit, span)
         problem = None if progress is None else progress.problem
-        if is_past_end := found is not None and found.offset > span.log_end.offset:
+        if is_past_end := commit is not None and commit.offset > span.log_end.offset:
             problem = (
-                f"offset {found.offset} is committed, and the log ends at {span.log_end.offset}: the topic was recreated "
+                f"offset {commit.offset} is committed, and the log ends at {span.log_end.offset}: the topic was recreated "
                 "or cut, or the commit copied from another group"
             )
         done = _done(view.state, tp, progress)
@@ -214,7 +214,7 @@ def _partitions(
             tp,
             span.start,
             span.end,
-            None if found is None else found.offset,
+            None if commit is None else commit.offset,
             done.within(span.start, done.end) if done else done,
             claims.offsets(tp) - done,
             MetadataKind.NONE if progress is None else progress.kind,
@@ -226,7 +226,7 @@ def _partitions(
 def _done(
     state: GroupState | None, tp: TopicPartition, progress: CommittedProgress | None
 ) -> OffsetSet:
-    """Return what ledger and commits say together; each of them, if it is where progress is kept."""
+    """Return the done offsets by the ledger and by commits, each of them only if it stores the progress."""
     done = EMPTY_SET
     if state is not None and state.format in _IN_LEDGER and (known := state.partition(tp)):
         done = known.done
@@ -235,10 +235,10 @@ def _done(
     return done
 
 
-def _progress(tp: TopicPartition, found: CommittedOffset, span: LogSpan) -> CommittedProgress:
+def _progress(tp: TopicPartition, commit: CommittedOffset, span: LogSpan) -> CommittedProgress:
     return read_committed_progress(
-        found.offset,
-        found.metadata,
+        commit.offset,
+        commit.metadata,
         end=span.log_end.offset,
         policy=DecodePolicy.IGNORE,
         where=str(tp),

@@ -23,14 +23,14 @@ LOOK_TIMEOUT_S: Final = 10.0
 
 
 class GroupWatch:
-    """Which windows a group has still to deliver, and whether their partitions are live.
+    """Which windows a group must still deliver, and whether their partitions are live.
 
     Args:
         settings: how to reach the cluster.
         group_id: the consumer group; not joined.
-        ledger_topic: the topic that holds its plans and progress, None: the usual one; none is made.
-        timeout_s: bound for each call's questions, and for a read's position to stay the same.
-        clock: the time in seconds since the epoch; for tests.
+        ledger_topic: the topic that stores its plans and progress; None means the default topic. It is not created.
+        timeout_s: time limit for each call's requests, and for a read whose position does not move.
+        clock: returns the time in seconds since the epoch; for tests.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class GroupWatch:
         self._lookup.close()
 
     def undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
-        """Return those windows, by id, that are not committed, with how often they were planned and then rewound.
+        """Return the windows that are not committed, by id, with the number of attempts of rewound ones.
 
-        The times of a window count as delivered too when other windows have committed them, or when the ledger
-        has forgotten it.
+        The times of a window also count as delivered if other windows have committed them, or if the ledger has forgotten
+        the window.
 
         Raises:
-            BrokerError, LedgerError: the cluster, or the way to it.
+            BrokerError, LedgerError: the cluster refuses a request, or cannot be reached.
         """
-        with calls.call(f"group {self._group}: what is left to deliver", self._timeout_s):
+        with calls.call(f"group {self._group}: finding undelivered windows", self._timeout_s):
             return self._undelivered(windows)
 
     def _undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
-        # The group's state decides nearly all of them, and most partitions cover the same times. For the others the
-        # plans are read: a plan of a topic that is no longer asked for covers nothing new.
+        # The group's state decides nearly all windows, and most partitions cover the same times. For the other windows,
+        # plans are read: a partition of a topic that is no longer requested covers no new times.
         state = self._ledger.read(self._group).state
         covered = {partition.late.times for _, partition in state or ()}
         left = [
@@ -87,14 +87,14 @@ class GroupWatch:
         if not left:
             return {}
         records = self._ledger.read(self._group, left).windows
-        found = {}
+        attempts = {}
         for name in left:
             if (record := records.get(name)) is None:
-                found[name] = 0
+                attempts[name] = 0
             elif not record.status.is_done:
                 is_rewound = record.status is WindowStatus.REWOUND
-                found[name] = record.plan.attempt if is_rewound else 0
-        return found
+                attempts[name] = record.plan.attempt if is_rewound else 0
+        return attempts
 
     def live(
         self, window: Window, *, grace: timedelta | None = None, before: Liveness | None = None
@@ -103,7 +103,7 @@ class GroupWatch:
 
         Raises:
             ConfigError: a negative grace.
-            UnknownTopicError, BrokerError, ReadError: the cluster, or the way to it.
+            UnknownTopicError, BrokerError, ReadError: the cluster refuses a request, or cannot be reached or read.
         """
         with calls.call(f"group {self._group}: looking at partitions", self._timeout_s):
             return check_live(
@@ -119,6 +119,6 @@ class GroupWatch:
 
 
 def _holds(frozen: Sequence[TimeRange], times: TimeRange) -> bool:
-    """Return whether one of some ranges, which are disjoint and rise, holds all of these times."""
-    at = bisect_right(frozen, times.since_ms, key=lambda one: one.since_ms)
+    """Return whether one of several sorted, disjoint ranges contains all of these times."""
+    at = bisect_right(frozen, times.since_ms, key=lambda range_: range_.since_ms)
     return at > 0 and frozen[at - 1].holds(times)

@@ -26,11 +26,11 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
-    """A group of a ledger. `error`: why it cannot be read; then nothing else is known."""
+    """A group of a ledger. If it cannot be read, only `error` is set."""
 
     group_id: str
     state: GroupState | None = None
-    #: By cutoff, then by id; those that cannot be read are left out.
+    #: Sorted by cutoff, then by id, without unreadable windows.
     windows: Sequence[WindowSummary] = ()
     error: LedgerError | None = None
 
@@ -38,36 +38,36 @@ class GroupLook:
 def list_groups(
     settings: ClientSettings, *, ledger_topic: str = LEDGER_TOPIC, timeout_s: float = TIMEOUT_S
 ) -> list[GroupLook]:
-    """Return the groups of a ledger, by name; none where there is no ledger, and none is created.
+    """Return the groups of a ledger, by name; an empty list if there is no ledger, which is not created.
 
     Args:
         settings: how to reach the cluster.
-        ledger_topic: the topic that holds plans and progress.
-        timeout_s: bound for each question to the cluster; there is one for each group.
+        ledger_topic: the topic that stores plans and progress.
+        timeout_s: time limit for each request to the cluster; there is one for each group.
 
     Raises:
-        BrokerError, ReadError: the cluster refuses, or cannot be reached.
+        BrokerError, ReadError: the cluster refuses a request, or cannot be reached.
         LedgerError: the topic is not a ledger.
     """
     with open_lookup(settings, timeout_s=timeout_s) as lookup:
         names = _names(settings, lookup, ledger_topic)
         with open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger:
-            found = []
+            groups = []
             for name in names:
                 try:
                     state, windows = ledger.read(name).state, ledger.summaries(name).windows
                 except ConfigError as error:
-                    # A name that this package refuses, and would send to the brokers as another one.
-                    found.append(GroupLook(name, error=LedgerCorruptError(error.message)))
+                    # A name that this package refuses: the client would send another name to the brokers.
+                    groups.append(GroupLook(name, error=LedgerCorruptError(error.message)))
                 except LedgerError as error:
                     if error.retriable:
                         raise
-                    # One damaged group hides no other.
-                    found.append(GroupLook(name, error=error))
+                    # A damaged group must not hide the others.
+                    groups.append(GroupLook(name, error=error))
                 else:
                     if state is not None:
-                        found.append(GroupLook(name, state, windows))
-    return found
+                        groups.append(GroupLook(name, state, windows))
+    return groups
 
 
 def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> Sequence[str]:
@@ -76,22 +76,22 @@ def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> S
         return []
     every = [TopicPartition(ledger_topic, number) for number in facts.partitions]
     spans = log_spans(lookup, every, Isolation.READ_COMMITTED)
-    wanted = {tp: OffsetSet.of((span.start, span.end)) for tp, span in spans.items()}
-    found = set[str]()
-    # Nothing is committed: the name is only how brokers see this client.
+    ranges = {tp: OffsetSet.of((span.start, span.end)) for tp, span in spans.items()}
+    names = set[str]()
+    # Nothing is committed: the name only identifies this client to the brokers.
     with open_reader(
-        settings, ledger_topic, Isolation.READ_COMMITTED, wanted, columns=["key"]
+        settings, ledger_topic, Isolation.READ_COMMITTED, ranges, columns=["key"]
     ) as reader:
-        # No record of this package is in a batch that cannot be read for its size.
-        skipping = Skipping(reader, wanted, kinds=(RecordTooLargeError,))
+        # Batches that are too large to read have no records of this package.
+        skipping = Skipping(reader, ranges, kinds=(RecordTooLargeError,))
         for batch in skipping.through(reader.batches):
-            found.update(
+            names.update(
                 name for key in batch["key"].unique().to_pylist() if (name := _group_of(key))
             )
-    return sorted(found)
+    return sorted(names)
 
 
 def _group_of(key: bytes | None) -> str | None:
-    """Return the group whose state a record of the ledger is a part of; None for other records."""
+    """Return the group of a ledger record that is part of a group's state; None for other records."""
     parsed = parse_key(key or b"")
     return None if parsed is None or parsed[1:3] != STATE else parsed[0]

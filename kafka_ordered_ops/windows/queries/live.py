@@ -1,4 +1,4 @@
-"""Check whether a window is complete enough to plan: once, or until it is."""
+"""Check whether a window is complete enough to plan, once or until it is."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 
-#: Time between two checks, at first and after every change; doubled after each check without one.
+#: Time between two checks, at first and after every change; doubled after each check without a change.
 PAUSE_S: Final = 2.0
-#: The longest pause: a partition that becomes live is noticed this late.
+#: The longest pause, and so the longest delay before a partition that becomes live is noticed.
 PAUSE_MAX_S: Final = 15.0
-#: The group that reads are booked on where none is named. It is never joined, and nothing is committed.
+#: The group id of reads without a group. It is never joined, and nothing is committed.
 READS_AS: Final = "kafka-ordered-ops-live"
 
 
@@ -44,25 +44,25 @@ def check_live(
 ) -> Liveness:
     """Check the partitions of a window once; nothing is planned or changed.
 
-    Keeps nothing between calls and may run in any thread, with its own `lookup`.
+    The function keeps no state between calls, and may run in any thread with its own `lookup`.
 
     Args:
-        lookup: asks the cluster.
-        settings: how to read from it.
-        group_id: on whose behalf timestamps are read; not joined.
-        window: its topics, cutoff, maximum out-of-orderness and isolation count.
-        grace: how long after the cutoff (and the maximum out-of-orderness) a silent partition counts as idle; None:
-            never.
-        now_ms: the time of day, ms since the epoch.
+        lookup: sends requests to the cluster.
+        settings: how to read from the cluster.
+        group_id: the group for which timestamps are read; not joined.
+        window: topics, cutoff, maximum out-of-orderness and isolation of this window are used.
+        grace: how long after the cutoff (and the maximum out-of-orderness) a silent partition counts as idle; None
+            means never.
+        now_ms: the current time, ms since the epoch.
         view: the group in the ledger, for its lag and its open windows.
-        before: an earlier answer to the same question, whose records are not read again.
-        offsets_max: offsets read of one partition at most.
-        stall_timeout_s: bound for a read's position to stay the same.
+        before: an earlier answer for the same window, whose records are not read again.
+        offsets_max: the maximum number of offsets to read from one partition.
+        stall_timeout_s: how long a read waits while no position moves.
 
     Raises:
         ConfigError: a negative grace.
         UnknownTopicError: a topic does not exist, or no topic matches.
-        BrokerError, ReadError: the cluster refuses, or cannot be reached or read.
+        BrokerError, ReadError: the cluster refuses a request, or cannot be reached or read.
     """
     question = LivenessQuestion(
         window.topics, window.exclude, window.isolation, liveness_rule(window, grace)
@@ -91,7 +91,7 @@ def live(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.time,
 ) -> Liveness:
-    """Run `check_live` on its own connections, with the group's side from the ledger.
+    """Run `check_live` on its own connections, with the group's facts from the ledger.
 
     The group may be unknown to the ledger, and the cluster may have no ledger; none is created. `timeout_s` limits all
     waiting except reading timestamps. Raises the errors of `check_live`, and `LedgerError`.
@@ -121,39 +121,39 @@ def wait_live(
     look_again: Callable[[Liveness | None], Liveness],
     *,
     timeout_s: float,
-    told: Callable[[Liveness], None] = lambda _: None,
+    report: Callable[[Liveness], None] = lambda _: None,
     failed: Callable[[KafkaOrderedOpsError], None] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Liveness:
-    """Check until all partitions are live or idle, or the time is over; return the last answer.
+    """Check until all partitions are live or idle, or until the deadline; return the last answer.
 
     `look_again` gets the previous answer, or None at first. After a first answer, a check that fails with a retriable
     error is reported to `failed` and repeated: a broker may be restarting. The last check is made at the deadline, and
     its error is raised. `pause` waits a number of seconds, and may end early.
     """
     deadline = time.monotonic() + timeout_s
-    found = look_again(None)
-    told(found)
+    latest = look_again(None)
+    report(latest)
     pause_s = PAUSE_S
-    while not found.is_live and (left_s := deadline - time.monotonic()) > 0:
+    while not latest.is_live and (left_s := deadline - time.monotonic()) > 0:
         pause(min(pause_s, left_s))
         newer: Liveness | None = None
         try:
-            newer = look_again(found)
+            newer = look_again(latest)
         except KafkaOrderedOpsError as error:
             if not error.retriable or time.monotonic() >= deadline:
                 raise
             failed(error)
-        unchanged = newer is None or newer.same_as(found)
+        unchanged = newer is None or newer.same_as(latest)
         pause_s = min(2 * pause_s, PAUSE_MAX_S) if unchanged else PAUSE_S
         if newer is not None:
-            found = newer
-            told(found)
-    return found
+            latest = newer
+            report(latest)
+    return latest
 
 
 def liveness_rule(window: Window, grace: timedelta | str | None) -> LivenessRule:
-    """Return the rule that a window and a grace make; raise `ConfigError` for a negative grace."""
+    """Return the rule for a window and a grace; raise `ConfigError` for a negative grace."""
     span = None if grace is None else as_span(grace, what="grace")
     return LivenessRule(
         cutoff_ms=window.cutoff_ms,

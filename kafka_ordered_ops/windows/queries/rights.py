@@ -1,4 +1,4 @@
-"""Which rights does this principal lack for windows of a group? Asked before the first one, or when a call is refused."""
+"""Find the missing rights of this principal for windows of a group, before the first one or after a refused call."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import is_pattern
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import AuthorizationError
+from kafka_ordered_ops.core.errors.rights import MissingRight, rights_text
 from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
-from kafka_ordered_ops.core.rights import MissingRight, rights_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.rights import RightsCheck, right_on_transactions
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Bound of each request after a refusal, within the rest of the refused call's time.
+#: Time limit of each request after a refusal, within the remaining time of the refused call.
 _TIMEOUT_S: Final = 5.0
 
 
@@ -30,22 +30,21 @@ def missing_rights(
     changes: bool = True,
     timeout_s: float,
 ) -> list[MissingRight]:
-    """Return the rights that are missing to plan and commit windows of a group; none if all are there.
+    """Return the rights that are missing to plan and commit windows of a group; an empty list if none is missing.
 
-    Nothing is changed, and the group's running windows are not disturbed. A cluster that does not report rights counts
-    as one that grants them.
+    Nothing is changed, and the group's running windows are not disturbed. A cluster that does not report rights is
+    assumed to grant them.
 
     Args:
         settings: how to reach the cluster.
-        group_id: the consumer group; None: neither it nor its transactional id is asked about.
-        ledger_topic: the topic that holds plans and progress.
+        group_id: the consumer group; None omits the group and its transactional id.
+        ledger_topic: the topic that stores plans and progress.
         about: windows, plans, group states, and lists of them, whose topics will be read.
         changes: whether windows are planned or committed, not only read.
-        timeout_s: bound for all questions.
+        timeout_s: time limit for all requests.
 
     Raises:
-        BrokerError: and its kinds; the cluster cannot be reached within `timeout_s`, or refuses the
-            credentials.
+        BrokerError: or a subclass; the cluster cannot be reached within `timeout_s`, or refuses the credentials.
         ConfigError: the client refuses the settings.
     """
     if settings.memory_name is not None:
@@ -54,7 +53,11 @@ def missing_rights(
         check = RightsCheck(settings, timeout_s=timeout_s)
         cluster_id = check.cluster_id()
         return [
-            *(right for asked in _topics(about) for right in check.missing_on_topics(*asked)),
+            *(
+                right
+                for selection in _topics(about)
+                for right in check.missing_on_topics(*selection)
+            ),
             *([] if group_id is None else check.missing_on_group(group_id, changes=changes)),
             *check.missing_on_ledger(ledger_topic, changes=changes),
             *(
@@ -69,10 +72,10 @@ def missing_rights(
 def right_to_change(
     settings: ClientSettings, group_id: str, *, timeout_s: float
 ) -> MissingRight | None:
-    """Return the right on the group's own transactional id, which a principal may have; None in memory.
+    """Return the right that is needed on the group's transactional id; None for a Kafka in memory.
 
     Raises:
-        BrokerError: and its kinds, as `missing_rights`.
+        BrokerError: or a subclass, as for `missing_rights`.
         ConfigError: the client refuses the settings.
     """
     if settings.memory_name is not None:
@@ -92,14 +95,14 @@ def all_rights_named(
     about: Iterable[object],
     changes: bool,
 ) -> Iterator[None]:
-    """Add to an `AuthorizationError` of the block all rights that are missing: a call ends at the first one it needs."""
+    """Add all missing rights to an `AuthorizationError` of the block: a call ends at the first missing right."""
     try:
         yield
     except AuthorizationError as error:
         if "missing" in error.facts:
-            # Calls use one another: it was asked within.
+            # An inner call has added them already.
             raise
-        told, missing = error.message, list[MissingRight]()
+        message, missing = error.message, list[MissingRight]()
         try:
             missing = missing_rights(
                 settings,
@@ -109,31 +112,31 @@ def all_rights_named(
                 changes=changes,
                 timeout_s=_TIMEOUT_S,
             )
-        except Exception as unknown:  # noqa: BLE001 - whatever it is must not hide the refusal
-            told += (
-                f". Other rights may be missing, too: the cluster was asked, and failed ({unknown})"
+        except Exception as unknown:  # noqa: BLE001 - no error here may hide the refusal
+            message += (
+                f". Other rights may be missing as well: the check of them failed ({unknown})"
             )
         else:
             if not missing:
                 raise
-            told += f". All missing rights of this principal: {rights_text(missing)}"
-        raise AuthorizationError(told, **{**error.facts, "missing": tuple(missing)}) from error
+            message += f". All missing rights of this principal: {rights_text(missing)}"
+        raise AuthorizationError(message, **{**error.facts, "missing": tuple(missing)}) from error
 
 
 def _topics(
     about: Iterable[object],
 ) -> set[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-    """Names, patterns and excluded topics of windows, each once; plans have names only."""
-    found = set()
-    for one in about:
-        if isinstance(one, Window):
-            names = tuple(name for name in one.topics if not is_pattern(name))
-            patterns = tuple(name for name in one.topics if is_pattern(name))
-            found.add((names, patterns, tuple(one.exclude)))
-        elif isinstance(one, GroupState):
-            found.add((tuple(sorted(one.topics)), (), ()))
-        elif isinstance(one, WindowPlan):
-            found.add((tuple(sorted({part.tp.topic for part in one})), (), ()))
-        elif isinstance(one, Sequence) and not isinstance(one, str | bytes):
-            found |= _topics(one)
-    return found
+    """Return names, patterns and excluded topics of windows, each once; plans only have names."""
+    selections = set()
+    for subject in about:
+        if isinstance(subject, Window):
+            names = tuple(name for name in subject.topics if not is_pattern(name))
+            patterns = tuple(name for name in subject.topics if is_pattern(name))
+            selections.add((names, patterns, tuple(subject.exclude)))
+        elif isinstance(subject, GroupState):
+            selections.add((tuple(sorted(subject.topics)), (), ()))
+        elif isinstance(subject, WindowPlan):
+            selections.add((tuple(sorted({part.tp.topic for part in subject})), (), ()))
+        elif isinstance(subject, Sequence) and not isinstance(subject, str | bytes):
+            selections |= _topics(subject)
+    return selections

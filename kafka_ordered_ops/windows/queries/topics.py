@@ -15,23 +15,23 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnds:
-    """Where one partition's log begins and ends."""
+    """The start and end of one partition's log."""
 
     partition: int
-    #: The first offset still in the log; for an empty one its end.
+    #: The first offset in the log; for an empty log, its end.
     log_start: int
-    #: Where reading ends: exclusive.
+    #: The end of reading, exclusive.
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
-    """A topic as of one moment."""
+    """A topic at one moment."""
 
     name: str
-    #: Distinguishes a topic from a deleted one of the same name.
+    #: Distinguishes a topic from a deleted topic of the same name.
     topic_id: str
-    #: By number.
+    #: Sorted by number.
     partitions: tuple[PartitionEnds, ...]
 
 
@@ -42,18 +42,18 @@ def topic_names(
     exclude: Sequence[str] = (),
     timeout_s: float = TIMEOUT_S,
 ) -> list[str]:
-    """Return the topics that names and patterns mean now, sorted; those that this principal may describe.
+    """Return the topics that names and patterns match now, sorted, among those that this principal may describe.
 
     Args:
         settings: how to reach the cluster.
-        topics: names, or patterns that begin with ``^``; a pattern means no internal topic.
+        topics: names, or patterns that begin with ``^``; patterns never match internal topics.
         exclude: names or patterns to leave out.
-        timeout_s: bound for the question.
+        timeout_s: time limit for the request.
 
     Raises:
         UnknownTopicError: a topic does not exist, or no topic matches.
-        BrokerError: the cluster refuses, or cannot be reached.
-        ConfigError: a pattern is no regular expression.
+        BrokerError: the cluster refuses the request, or cannot be reached.
+        ConfigError: a pattern is not a regular expression.
     """
     with open_lookup(settings, timeout_s=timeout_s) as lookup:
         return lookup.matching(topics, exclude)
@@ -66,17 +66,17 @@ def topic_ends(
     isolation: Isolation = Isolation.READ_COMMITTED,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, TopicEnds]:
-    """Return where topics begin and end, by name; a few questions for all of them.
+    """Return the starts and ends of topics' logs, by name; a few requests for all of them.
 
     Args:
         settings: how to reach the cluster.
-        topics: names, no patterns.
-        isolation: the last stable offsets under ``read_committed``, else the high watermarks.
-        timeout_s: bound for all questions.
+        topics: names, not patterns.
+        isolation: ``read_committed`` returns last stable offsets, ``read_uncommitted`` high watermarks.
+        timeout_s: time limit for all requests.
 
     Raises:
         UnknownTopicError: a topic does not exist.
-        BrokerError: the cluster refuses, or cannot be reached.
+        BrokerError: the cluster refuses a request, or cannot be reached.
     """
     with (
         calls.call("looking up where topics end", timeout_s),

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.failures import (
     ExponentialBackoff,
     FailurePolicy,
     FixedBackoff,
     backoff_of,
 )
-from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.processing import Record
 
 RECORD = Record("t", 0, 7, 0, None, None)
 ERROR = ValueError("no")

@@ -8,10 +8,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.processing.record import Record, content_bytes, records_of
+from kafka_ordered_ops.core.processing.record import content_bytes, records_of
 from kafka_ordered_ops.core.processing.scheduling import Ordering, Scheduler
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing import Record
 
 TP = TopicPartition("t", 3)
 

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.processing.scheduling import Lane, Ordering, Scheduler
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.processing import Record
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 keys = st.sampled_from([None, b"a", b"b", b"c"])

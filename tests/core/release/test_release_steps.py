@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
+from kafka_ordered_ops import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order, OrderedRelease
 from kafka_ordered_ops.core.types import TopicPartition
 from tests.support.release_support import (

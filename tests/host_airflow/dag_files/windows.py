@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
+from kafka_ordered_ops import Function, Process, Window
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
     CommitWindowOperator,
@@ -40,12 +41,12 @@ def dag_of(name: str, until: float) -> DAG:
 
 #: What every window here has in common; its group is the DAG's.
 WINDOW: dict[str, Any] = {
-    "topics": [TOPIC],
+    "window": Window([TOPIC], starting_offsets="earliest"),
     "group_id": f"{TOPIC}-{{{{ dag.dag_id }}}}",
     "cutoff": "{{ params.cutoff }}",
     "window_id": "{{ dag.dag_id }}",
 }
-CATCH_UP: dict[str, Any] = {**WINDOW, "starting_offsets": "earliest", "mode": "catch_up"}
+CATCH_UP: dict[str, Any] = {**WINDOW, "mode": "catch_up"}
 
 
 def output(name: str) -> str:
@@ -56,7 +57,7 @@ def output(name: str) -> str:
 @task
 def written(told: Any) -> str:
     """A job of the user's, anywhere: it is told the window, and writes what it holds."""
-    from kafka_ordered_ops.output.writing.stage import stage_window
+    from kafka_ordered_ops import stage_window
     from kafka_ordered_ops.spark import planned_window
 
     cluster = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
@@ -102,10 +103,10 @@ def factor() -> int:
     return 10
 
 
-def added_up(batches: Any, plan: Any, factor: int) -> int:
+def added_up(window: Any, factor: int) -> int:
     """A job without Spark: fails once, and is tried again."""
     first = Path(output("waits")) / "tried"
-    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    offsets = window.to_arrow().column("offset").to_pylist()
     if not first.exists():
         first.parent.mkdir(parents=True, exist_ok=True)
         first.touch()
@@ -122,8 +123,7 @@ with dag_of("waits", until=25) as waits:
     )
     window = OrderedWindowOperator(
         task_id="window",
-        batch_callable=added_up,
-        op_kwargs={"factor": factor()},
+        job=Function(added_up, keywords={"factor": factor()}),
         retries=1,
         retry_delay=timedelta(0),
         **CATCH_UP,
@@ -147,10 +147,7 @@ def charged(record: Any, cent: int) -> int:
 with dag_of("processed", until=25) as processed:
     ProcessWindowOperator(
         task_id="charge",
-        python_callable=charged,
-        op_kwargs={"cent": "{{ 1 + 1 }}"},
-        record_retries=0,
-        max_concurrency=1,
+        job=Process(charged, max_concurrency=1, retries=0, keywords={"cent": "{{ 1 + 1 }}"}),
         retries=1,
         retry_delay=timedelta(0),
         **CATCH_UP,

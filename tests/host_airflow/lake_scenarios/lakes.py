@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
+from kafka_ordered_ops import Application, Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from tests.support import host_kills, killed_copy
 
@@ -36,9 +37,8 @@ def own(dag_id: str) -> dict[str, Any]:
     return {
         "task_id": "orders",
         "mode": "interval",
-        "topics": f"{dag_id}-{RUN}",
+        "window": Window(f"{dag_id}-{RUN}", starting_offsets="earliest"),
         "group_id": f"{dag_id}-{RUN}",
-        "starting_offsets": "earliest",
     }
 
 
@@ -62,16 +62,18 @@ with dag("to_store"):
 
 with dag("by_spark"):
     OrderedWindowOperator(
-        application=killed_copy.__file__,
-        application_args=[
-            str(OUTPUT / "by_spark.signals"),
-            "{{ dag_run.logical_date.hour }}",
-        ],
-        submit={
-            "master": "local[1]",
-            "conf": STORE_CONF,
-            "environment": {"PYSPARK_PYTHON": sys.executable},
-        },
+        job=Application(
+            killed_copy.__file__,
+            arguments=[
+                str(OUTPUT / "by_spark.signals"),
+                "{{ dag_run.logical_date.hour }}",
+            ],
+            submit={
+                "master": "local[1]",
+                "conf": STORE_CONF,
+                "environment": {"PYSPARK_PYTHON": sys.executable},
+            },
+        ),
         max_active_tis_per_dag=2,
         **in_store("by_spark"),
     )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
+from kafka_ordered_ops import OpenWindow, Policy, Window
 from kafka_ordered_ops.airflow import CutoffReachedTrigger
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from kafka_ordered_ops import WindowPlan
+    pass
 
 NAME = f"by_events-{os.environ['SCENARIO_RUN']}"
 
@@ -37,24 +35,19 @@ with DAG(
         return f"{os.environ['SCENARIO_OUTPUT']}/by_events"
 
     @task.kafka_window(
-        job="batches",
-        topics=NAME,
+        window=Window(NAME, starting_offsets="earliest"),
         group_id=NAME,
         mode="catch_up",
-        starting_offsets="earliest",
-        on_covered="skip",
+        policy=Policy(on_covered="skip"),
     )
-    def load(
-        batches: Iterator[pa.RecordBatch], plan: WindowPlan, root: Any, suffix: str
-    ) -> dict[str, int]:
+    def load(window: OpenWindow, root: Any, suffix: str) -> dict[str, int]:
         """A file for each window, which another attempt writes anew."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if found := list(batches):
+        if (found := window.to_arrow()).num_rows:
             Path(root).mkdir(exist_ok=True)
-            pq.write_table(pa.Table.from_batches(found), f"{root}/{plan.cutoff_ms}{suffix}")
-        return {"rows": sum(batch.num_rows for batch in found)}
+            pq.write_table(found, f"{root}/{window.plan.cutoff_ms}{suffix}")
+        return {"rows": found.num_rows}
 
     # By that name type checkers do not know what the task itself gives; by `kafka_window_task` they do.
     load(folder(), suffix=".parquet")  # type: ignore[call-arg, arg-type, misc]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 
 NAME = f"edited-{os.environ['SCENARIO_RUN']}"
@@ -21,8 +22,7 @@ with DAG(
     OrderedWindowOperator(
         mode="auto",
         task_id="orders",
-        topics=TOPICS,
+        window=Window(TOPICS, starting_offsets="earliest"),
         group_id=NAME,
-        starting_offsets="earliest",
         output=f"{os.environ['SCENARIO_OUTPUT']}/edited",
     )

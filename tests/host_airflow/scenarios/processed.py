@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Process, Window
 from kafka_ordered_ops.airflow import ProcessWindowOperator
 
 if TYPE_CHECKING:
@@ -43,10 +43,8 @@ for name in ("processed_killed", "processed_ended"):
     with DAG(name, default_args={"retries": 2, "retry_delay": timedelta(seconds=1)}):
         OftenKept(
             task_id="orders",
-            topics=f"{name}-{RUN}",
+            window=Window(f"{name}-{RUN}", starting_offsets="earliest"),
             group_id=f"{name}-{RUN}",
             mode="auto",
-            starting_offsets="earliest",
-            python_callable=partial(note, name=name),
-            max_concurrency=1,
+            job=Process(note, {"name": name}, max_concurrency=1),
         )

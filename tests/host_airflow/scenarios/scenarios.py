@@ -16,6 +16,7 @@ from airflow.sdk import (
     PartitionedAssetTimetable,
 )
 
+from kafka_ordered_ops import Policy, Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator, PartitionsLiveSensor
 
 if TYPE_CHECKING:
@@ -49,10 +50,9 @@ def dag(dag_id: str, schedule: Any = None, end: datetime | None = END, retries: 
 def own(dag_id: str) -> dict[str, Any]:
     """What a DAG has of its own."""
     return {
-        "topics": f"{dag_id}-{RUN}",
+        "window": Window(f"{dag_id}-{RUN}", starting_offsets="earliest"),
         "group_id": f"{dag_id}-{RUN}",
         "output": str(OUTPUT / dag_id),
-        "starting_offsets": "earliest",
     }
 
 
@@ -142,7 +142,7 @@ with DAG(
         mode="auto",
         task_id="orders",
         partition_span=timedelta(hours=1),
-        **{**own("after_partition"), "topics": f"partitioned-{RUN}"},
+        **{**own("after_partition"), "window": own("partitioned")["window"]},
     )
 
 # --- again, and twice ------------------------------------------------------------------------------
@@ -151,7 +151,9 @@ with dag("replayed"):
     OrderedWindowOperator(mode="auto", task_id="orders", **own("replayed"))
 
 with dag("skipped"):
-    OrderedWindowOperator(mode="auto", task_id="orders", on_covered="skip", **own("skipped"))
+    OrderedWindowOperator(
+        mode="auto", task_id="orders", policy=Policy(on_covered="skip"), **own("skipped")
+    )
 
 for name in ("killed_task", "killed_worker", "orphaned"):
     with dag(name, retries=2):
@@ -166,7 +168,7 @@ for name in ("overtaken", "outlived"):
 with dag("live", retries=3):
     sensor = PartitionsLiveSensor(
         task_id="live",
-        topics=own("live")["topics"],
+        window=own("live")["window"],
         group_id=own("live")["group_id"],
         window_task_id="orders",
         deferrable=True,

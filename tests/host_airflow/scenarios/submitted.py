@@ -10,6 +10,7 @@ from pathlib import Path
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import CommitWindowOperator, PlanWindowOperator
 
 NAME = f"submitted-{os.environ['SCENARIO_RUN']}"
@@ -22,7 +23,7 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 ):
     plan = PlanWindowOperator(
-        mode="auto", task_id="plan", topics=NAME, group_id=NAME, starting_offsets="earliest"
+        mode="auto", task_id="plan", window=Window(NAME, starting_offsets="earliest"), group_id=NAME
     )
     job = SparkSubmitOperator(
         task_id="job",

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops import KafkaOrderedOpsError, Window, WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.oracle.truth import LogKey
 

@@ -12,12 +12,10 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import KafkaOrderedOpsError, Policy, Window, WindowPlan
 from kafka_ordered_ops.core.planning import scan_fold
+from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.ports import read_committed_offsets
 from tests.support.memory_world import MemoryWorld
 from tests.support.oracle.histories import ACTORS, NUMBERS, History, Step
@@ -307,7 +305,7 @@ class _Life:
             self._follow(step, plan)
 
     def _follow(self, step: Step, plan: WindowPlan) -> None:
-        since = plan.window.cutoff + timedelta(seconds=step.numbers[1] % 3)
+        since = time_at(plan.cutoff_ms) + timedelta(seconds=step.numbers[1] % 3)
         window = replace(
             self._window([45, 0, 1, *step.numbers[2:4]]),
             cutoff=since + timedelta(seconds=1 + step.numbers[4] % 9),
@@ -345,7 +343,8 @@ class _Life:
 
     def _plan_otherwise(self, step: Step) -> None:
         if (plan := self._chosen(step.numbers[0])) is not None:
-            window = replace(plan.window, cutoff=plan.window.cutoff + timedelta(seconds=1))
+            later = time_at(plan.cutoff_ms + 1_000)
+            window = replace(plan.window, cutoff=later)
             self._keep(self._actor(step).plan_many([window], [plan.window_id]))
 
     def _redefine(self, step: Step) -> None:

@@ -7,12 +7,10 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops import ClientSettings, WindowPlan, stage_window
 from kafka_ordered_ops.kafka.ports import open_reader
-from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import judged, partition_of
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
-from kafka_ordered_ops.output.writing.stage import stage_window
 from tests.support.oracle.journal import DeliveredRow
 
 _COLUMNS = ["topic", "partition", "offset", "timestamp", "late"]

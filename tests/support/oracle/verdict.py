@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from kafka_ordered_ops import Earliest, Window
 from kafka_ordered_ops.core.types import OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.window import Window
 from tests.support.oracle.journal import Call, DeliveredRow, Journal, PlanSeen, Recorder, Share
 from tests.support.oracle.plain import Row
 from tests.support.oracle.truth import LogKey, Truth
@@ -58,7 +57,7 @@ def settle(
         on_data_loss=OnDataLoss.WARN,
         allow_future_cutoff=True,
     )
-    recorder.commit(recorder.plan(rest, "the rest of it"))
+    recorder.commit(recorder.plan(rest, "the-rest-of-it"))
     return [PlanSeen.of(record.plan) for record in recorder.list()]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kafka_ordered_ops.core.window.bounds import AtOffset, Bound, Earliest, Latest
+from kafka_ordered_ops import AtOffset, Earliest, Latest
+from kafka_ordered_ops.core.window.bounds import Bound
 from tests.support.oracle.journal import PlanSeen
 
 #: Of a record without a timestamp.

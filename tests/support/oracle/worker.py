@@ -17,11 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import Earliest, KafkaOrderedOpsError, Window, WindowPlan
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.oracle.journal import Recorder
 from tests.support.oracle.reading import quick_rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts, is_selected
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts, is_selected
 from kafka_ordered_ops.core.group.checks import check_published, known_state, moved_by_others
 from kafka_ordered_ops.core.group.group_state import (
     Change,
@@ -98,15 +98,15 @@ class Adoption:
         return {
             "moved": [
                 {
-                    "topic": one.tp.topic,
-                    "partition": one.tp.partition,
-                    "cause": one.cause.value,
-                    "base_before": one.base_before,
-                    "base_after": one.base_after,
-                    **({} if one.cut is None else {"cut": one.cut}),
-                    **({"done_beyond": one.done.count} if one.done else {}),
+                    "topic": move.tp.topic,
+                    "partition": move.tp.partition,
+                    "cause": move.cause.value,
+                    "base_before": move.base_before,
+                    "base_after": move.base_after,
+                    **({} if move.cut is None else {"cut": move.cut}),
+                    **({"done_beyond": move.done.count} if move.done else {}),
                 }
-                for one in self.moved
+                for move in self.moved
             ],
             "rewound": list(self.rewound),
             "abandoned": list(self.abandoned),
@@ -124,12 +124,12 @@ def find_moved(
     Raises:
         OffsetMapDecodeError: a map of Parallel Consumer cannot be used.
     """
-    found = moved_by_others(state, others)
+    commits = moved_by_others(state, others)
     check_usable(
         state.group_id,
         {
-            tp: one
-            for tp, one in found.items()
+            tp: commit
+            for tp, commit in commits.items()
             # Of an older topic of the same name, or of a log that was cut, the map is of no use in any case.
             if (log := logs.get(tp)) is not None
             and log.topic_id == state.topics[tp.topic].topic_id
@@ -145,20 +145,20 @@ def find_moved(
         if log.topic_id != state.topics[tp.topic].topic_id:
             moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
             continue
-        other = found.get(tp)
+        other = commits.get(tp)
         to = None if other is None else min(other.offset, end)
-        told = EMPTY_SET if other is None else other.done
+        done = EMPTY_SET if other is None else other.done
         if log.cut is not None:
             # An offset that another program committed counts as well, if it is before that.
             cut = log.cut if to is None or to >= base else min(to, log.cut)
             after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
             moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
         elif to is not None and to < base:
-            moved.append(Moved(tp, Cause.BACK, base, told.first_missing(to), done=told))
+            moved.append(Moved(tp, Cause.BACK, base, done.first_missing(to), done=done))
         elif to is not None:
             # Done ranges beyond the base may begin there.
-            after = (partition.done | told).first_missing(to)
-            moved.append(Moved(tp, Cause.FORWARD, base, after, done=told))
+            after = (partition.done | done).first_missing(to)
+            moved.append(Moved(tp, Cause.FORWARD, base, after, done=done))
         elif (commit := others.get(tp)) is not None and commit.is_of_unknown_state:
             moved.append(Moved(tp, Cause.UNKNOWN, base, base))
     return tuple(moved)
@@ -195,9 +195,9 @@ def with_moved(
     state = known_state(view)
     # An unreadable window may have to be rewound or abandoned.
     view.check_readable()
-    cut = {one.tp: one.kept_below for one in moved if one.cause in _CUTS}
-    lost = {one.tp: one.kept_below for one in moved if one.cause is Cause.TRUNCATED}
-    anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
+    cut = {move.tp: move.kept_below for move in moved if move.cause in _CUTS}
+    lost = {move.tp: move.kept_below for move in moved if move.cause is Cause.TRUNCATED}
+    anew = {move.tp.topic for move in moved if move.cause is Cause.RECREATED}
     rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]
     abandoned = [
         record
@@ -209,7 +209,7 @@ def with_moved(
         )
     ]
     gone = {record.plan.window_id for record in rewound}
-    kept = [
+    remaining = [
         record
         for record in view.windows.values()
         if record.status.is_done and record.plan.window_id not in gone
@@ -219,32 +219,34 @@ def with_moved(
     time_maps: dict[TopicPartition, TimeMap] = {
         tp: EMPTY_MAP for tp in view.time_maps if tp.topic in anew
     }
-    for one in moved:
-        if one.cause is Cause.UNKNOWN:
+    for move in moved:
+        if move.cause is Cause.UNKNOWN:
             continue
-        topic = topics[one.tp.topic]
-        late = _frozen(one.tp, topic.topic_id, kept)
-        partition = _moved(topic.partitions[one.tp.partition], one, late)
-        partition = replace(partition, leader_epoch=logs[one.tp].leader_epoch)
-        topics[one.tp.topic] = replace(
+        topic = topics[move.tp.topic]
+        late = _frozen(move.tp, topic.topic_id, remaining)
+        partition = _moved(topic.partitions[move.tp.partition], move, late)
+        partition = replace(partition, leader_epoch=logs[move.tp].leader_epoch)
+        topics[move.tp.topic] = replace(
             topic,
             settled=True,
-            partitions={**topic.partitions, one.tp.partition: partition},
+            partitions={**topic.partitions, move.tp.partition: partition},
         )
-        known = view.time_map(one.tp)
-        newest = _known_times(view, one, known, state, partition, rewound)
+        known = view.time_map(move.tp)
+        newest = _known_times(view, move, known, state, partition, rewound)
         if newest != known:
-            time_maps[one.tp] = newest
+            time_maps[move.tp] = newest
     for record in abandoned:
         now = replace(view, time_maps={**view.time_maps, **time_maps})
         freed = maps_with_freed(now, record.plan, topics.keys() - anew)
         # After a cut there are no records, or other ones than they held.
         time_maps |= {
-            tp: one.within(OffsetSet.of((0, lost[tp]))) if tp in lost else one
-            for tp, one in freed.items()
+            tp: time_map.within(OffsetSet.of((0, lost[tp]))) if tp in lost else time_map
+            for tp, time_map in freed.items()
         }
     # One that is given back wholly is delivered by other windows; of another one, the rest would be in no output.
-    check_published(state, [one.plan.window_id for one in rewound if _keeps_offsets(one, topics)])
+    check_published(
+        state, [record.plan.window_id for record in rewound if _keeps_offsets(record, topics)]
+    )
     closed = [record.plan.window_id for record in abandoned]
     state = replace(
         state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
@@ -262,7 +264,7 @@ def with_moved(
         time_maps=time_maps,
         commits_to=present,
     )
-    gone_ids = tuple(one.plan.window_id for one in rewound)
+    gone_ids = tuple(record.plan.window_id for record in rewound)
     return change, Adoption(tuple(moved), gone_ids, tuple(closed))
 
 
@@ -302,19 +304,19 @@ def _reaches_behind(
     )
 
 
-def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
-    """Return the partition's progress now; `kept` are the times that windows which were not rewound cover."""
+def _moved(partition: PartitionState, moved: Moved, window_steps: LateSteps) -> PartitionState:
+    """Return the partition's progress now; `window_steps` are the times of the windows that stay done."""
     below = OffsetSet.of((0, moved.kept_below))
     done, late = below, NO_STEPS
     if moved.cause is Cause.FORWARD:
         done, late = partition.done | below | moved.done, partition.late
     elif moved.cause is Cause.RESET:
-        late = kept
+        late = window_steps
     elif moved.cause is not Cause.RECREATED:
-        done, late = (partition.done & below) | moved.done, kept
+        done, late = (partition.done & below) | moved.done, window_steps
         if moved.cause is Cause.TRUNCATED:
             # Later records there are written after every planned window.
-            late = kept.up_to(moved.kept_below)
+            late = window_steps.up_to(moved.kept_below)
     # Records below were delivered by other programs, or by rewound windows; and so were some of those that Parallel
     # Consumer had done beyond.
     by_others = OffsetSet.of((0, moved.base_after)) | moved.done
@@ -347,16 +349,16 @@ def _known_times(
             continue
         for part in record.plan:
             if (part.tp, part.topic_id) == (moved.tp, topic.topic_id):
-                told = claimed_times(part, record.plan.window.times).within(opened)
-                newest = newest.replaced(told)
+                times = claimed_times(part, record.plan.window.times).within(opened)
+                newest = newest.replaced(times)
     newest = newest.trimmed(now.done)
     return newest.limited().of_topic(topic.topic_id) if newest else EMPTY_MAP
 
 
-def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
+def _frozen(tp: TopicPartition, topic_id: str, records: list[WindowRecord]) -> LateSteps:
     """Return the times that windows still cover on a partition once others were rewound."""
     steps: list[tuple[int, TimeRange]] = []
-    for record in kept:
+    for record in records:
         times = record.plan.window.times
         if record.pruned is not None:
             # The end of the decision is forgotten. Open records after the cut in its times are then late for others:

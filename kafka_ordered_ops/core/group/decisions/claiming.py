@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
-from kafka_ordered_ops.core.errors import WindowCoveredError
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.errors import PlanTooLargeError, WindowCoveredError
 from kafka_ordered_ops.core.group.checks import (
     check_loss,
     check_not_fewer,
@@ -34,17 +34,17 @@ from kafka_ordered_ops.core.group.group_state import (
 )
 from kafka_ordered_ops.core.offset_set import GrowingOffsetSet, OffsetSet
 from kafka_ordered_ops.core.planning.notes import hidden_notes
-from kafka_ordered_ops.core.planning.planning import PartitionDecision, WindowsAsked, settle
+from kafka_ordered_ops.core.planning.planning import PartitionDecision, WindowsRequest, settle
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
 from kafka_ordered_ops.core.types import (
-    OnCovered,
     PlanContent,
     TopicPartition,
     WindowStatus,
 )
 from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan, check_plan_size
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 from kafka_ordered_ops.core.window.window import Window
 
 
@@ -70,9 +70,7 @@ class ClaimWish:
     #: The group's state when it was read: topics that it did not have then are not in the drafts.
     looked_at: GroupState | None = None
     run_id: str | None = None
-    on_covered: OnCovered = OnCovered.AUTO
-    #: Whether the windows' mode, isolation, topics and owner become the group's.
-    redefine: bool = False
+    policy: Policy = DEFAULT_POLICY
     #: The planner's name; None: not given.
     owner: str | None = None
     notes: tuple[str, ...] = ()
@@ -80,8 +78,6 @@ class ClaimWish:
     committed: CommittedOffsets = field(default_factory=dict)
     #: The ledger that the windows are claimed in; empty in a preview.
     ledger_id: str = ""
-    #: Whether a window may replace its earlier output by one with fewer records.
-    allow_fewer: bool = False
 
 
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
@@ -98,23 +94,23 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
         PlanTooLargeError: too many ranges, of a window or of the group's state after its commit.
         OffsetMapTooLargeError: the group shares its progress with Parallel Consumer, whose maps could not store it.
     """
-    found = [existing_window(view, one.window_id) for one in wish.windows]
-    records = tuple(record for record in found if record is not None)
+    existing = [existing_window(view, window_wish.window_id) for window_wish in wish.windows]
+    records = tuple(record for record in existing if record is not None)
     if records:
         # An earlier attempt of this very call may have succeeded without an answer, and no attempt has resumed it since.
-        claims = {one.claim_id for one in wish.windows}
+        claims = {window_wish.claim_id for window_wish in wish.windows}
         mine = all(
             record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
         )
-        return records if mine and len(records) == len(found) else None
-    if any(one.window_id in view.forgotten for one in wish.windows):
+        return records if mine and len(records) == len(existing) else None
+    if any(window_wish.window_id in view.forgotten for window_wish in wish.windows):
         return None
     plans = build_plans(view, wish)
     if plans is None:
         return None
     for plan in plans:
         check_not_fewer(plan)
-        if plan.content is PlanContent.COVERED and not wish.on_covered.allows_covered:
+        if plan.content is PlanContent.COVERED and not wish.policy.on_covered.allows_covered:
             raise WindowCoveredError(
                 f"{covered_text(plan)}. Replay the window that has them, or plan with on_covered='skip'",
                 window_id=plan.window_id,
@@ -138,14 +134,14 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
         GroupHandedOverError, GroupMismatchError, RecordsLostError, PlanTooLargeError, OffsetMapTooLargeError
     """
     check_not_handed_over(view.state)
-    if view.state is not None and not wish.redefine:
-        for one in wish.windows:
-            check_same_group(view.state, one.window, wish.owner)
+    if view.state is not None and not wish.policy.redefine:
+        for window_wish in wish.windows:
+            check_same_group(view.state, window_wish.window, wish.owner)
     if _is_other_group(view.state, wish):
         return None
     state = state_with(view, wish)
     claims = replace(view, state=state).claims()
-    windows = [one.window for one in wish.windows]
+    windows = [window_wish.window for window_wish in wish.windows]
     # Most partitions have seen the same windows, and then all of them are asked for the same.
     splits: dict[tuple[TimeRange, ...], TimeSplit] = {}
     shares: list[tuple[PartitionPlan, ...]] = []
@@ -158,7 +154,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
             return None
         late = claims.late(tp, known.late)
         if (frozen := late.times) not in splits:
-            splits[frozen] = WindowsAsked.of(windows, frozen).split
+            splits[frozen] = WindowsRequest.of(windows, frozen).split
         settled = settle(
             draft,
             done=known.done,
@@ -174,32 +170,49 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
     plans: list[WindowPlan] = []
     facts = [draft.facts for draft in wish.drafts]
-    for number, one in enumerate(wish.windows):
+    for number, window_wish in enumerate(wish.windows):
         parts = tuple(share[number] for share in shares)
         plan = WindowPlan(
             group_id=view.group_id,
-            window_id=one.window_id,
-            window=one.window,
-            claim_id=one.claim_id,
+            window_id=window_wish.window_id,
+            window=window_wish.window,
+            claim_id=window_wish.claim_id,
             attempt=1,
             status=WindowStatus.PLANNED,
-            content=_content(parts, covered, one.window),
+            content=_content(parts, covered, window_wish.window),
             planned_at_ms=wish.now_ms,
             partitions=parts,
             stepped_around=view.state.open if view.state else (),
             held_by_open=held[number],
             notes=(*wish.notes, *hidden_notes(facts, number)),
             ledger_id=wish.ledger_id,
-            replaces=earlier_claims(view, one.window_id, one.window),
-            allow_fewer=wish.allow_fewer,
+            replaces=earlier_claims(view, window_wish.window_id, window_wish.window),
+            allow_fewer=wish.policy.allow_fewer,
+            adopts_commits=wish.policy.adopts_commits,
             scanned=sum(draft.records_scanned for draft in wish.drafts) if number == 0 else 0,
         )
         check_loss(plan)
         check_plan_size(plan)
-        covered.add(one.window.times)
+        _check_offsets(plan, wish.policy.max_offsets, "Nothing was claimed")
+        covered.add(window_wish.window.times)
         plans.append(plan)
     check_committable(state, plans)
     return plans
+
+
+def _check_offsets(plan: WindowPlan, limit: int | None, outcome: str) -> None:
+    if limit is None or plan.offsets <= limit:
+        return
+    by_topic = dict.fromkeys(plan.topics, 0)
+    for part in plan:
+        by_topic[part.tp.topic] += part.taken.count
+    worst = max(by_topic, key=lambda topic: by_topic[topic])
+    raise PlanTooLargeError(
+        f"window {plan.window_id} of group {plan.group_id} has {plan.offsets:,} offsets, and max_offsets is {limit:,}; "
+        f"{by_topic[worst]:,} of them are in topic {worst}. {outcome}. Raise the limit, or take it in steps, with "
+        "earlier cutoffs first",
+        topic=worst,
+    )
 
 
 def earlier_claims(view: GroupView, window_id: str, window: Window) -> tuple[str, ...]:
@@ -243,7 +256,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
         )
     state = view.state
     topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics
-    if wish.redefine or not state.topics:
+    if wish.policy.redefine or not state.topics:
         # A group without topics has nothing that another definition could contradict; a sweep has no mode.
         mode = definition.mode or (state.definition.mode if state.topics else None)
         owner = wish.owner or state.definition.owner
@@ -273,8 +286,8 @@ def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> Grou
         topic = topics[facts.tp.topic]
         known = topic.partitions[facts.tp.partition]
         if facts.leader_epoch is not None and facts.leader_epoch != known.leader_epoch:
-            one = replace(known, leader_epoch=facts.leader_epoch)
-            partitions = {**topic.partitions, facts.tp.partition: one}
+            partition = replace(known, leader_epoch=facts.leader_epoch)
+            partitions = {**topic.partitions, facts.tp.partition: partition}
             topics[facts.tp.topic] = replace(topic, partitions=partitions)
     return replace(state, topics=topics)
 
@@ -302,7 +315,7 @@ def resume(
     now_ms: int,
     run_id: str | None = None,
     owner: str | None = None,
-    allow_fewer: bool = False,
+    policy: Policy = DEFAULT_POLICY,
 ) -> Change | WindowRecord | None:
     """Resume a window: its plan stays and its attempt rises, so that older attempts cannot commit.
 
@@ -322,8 +335,13 @@ def resume(
     check_same_question(record.plan, window)
     if not record.status.is_open:
         return record
-    fewer = record.plan.allow_fewer or allow_fewer
-    plan = replace(record.plan, attempt=record.plan.attempt + 1, allow_fewer=fewer)
+    plan = replace(
+        record.plan,
+        attempt=record.plan.attempt + 1,
+        allow_fewer=record.plan.allow_fewer or policy.allow_fewer,
+        adopts_commits=record.plan.adopts_commits or policy.adopts_commits,
+    )
+    _check_offsets(plan, policy.max_offsets, f"It stays {record.status}")
     parts = record.parts
     if record.status is WindowStatus.PLANNED:
         # A written window needs its records no more.

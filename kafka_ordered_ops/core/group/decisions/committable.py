@@ -21,7 +21,7 @@ def check_committable(state: GroupState, plans: Sequence[WindowPlan]) -> None:
         OffsetMapTooLargeError: the group shares its progress with Parallel Consumer, and maps would not fit.
     """
     # No union has more ranges than its parts have together.
-    ranges = sum(len(one.done) for _, one in state)
+    ranges = sum(len(partition.done) for _, partition in state)
     ranges += sum(part.ranges for plan in plans for part in plan)
     if ranges <= PLAN_RANGES_MAX and not state.format.is_shared:
         return
@@ -50,9 +50,9 @@ def _committed(
     for part in (part for plan in plans for part in plan):
         if part.taken or part.lost:
             taken.setdefault(part.tp, []).extend((part.taken, part.lost))
-    found: dict[TopicPartition, PartitionState] = {}
+    progress: dict[TopicPartition, PartitionState] = {}
     for tp, offsets in taken.items():
         known = state.partition(tp)
         if known is not None:
-            found[tp] = replace(known, done=union_of([known.done, *offsets]))
-    return found
+            progress[tp] = replace(known, done=union_of([known.done, *offsets]))
+    return progress

@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 
 
-def kept_of(record: WindowRecord) -> Forgotten | None:
+def forgotten_record_of(record: WindowRecord) -> Forgotten | None:
     """Return what is kept of a window that is forgotten; None if it never delivered anything."""
     plan = record.plan
     claims = plan.replaces
@@ -29,9 +29,11 @@ def kept_of(record: WindowRecord) -> Forgotten | None:
     return Forgotten(claims, plan.window.question_digest) if claims else None
 
 
-def check_same_question(group_id: str, window_id: str, kept: Forgotten, window: Window) -> None:
+def check_same_question(
+    group_id: str, window_id: str, forgotten: Forgotten, window: Window
+) -> None:
     """Raise `WindowMismatchError` if a forgotten window's id is used for another request."""
-    if kept.question == window.question_digest:
+    if forgotten.question == window.question_digest:
         return
     raise WindowMismatchError(
         f"window {window_id} of group {group_id} was delivered with other arguments, and forgotten since. Use another "
@@ -52,9 +54,9 @@ def recall(
     """
     if (record := view.windows.get(window_id)) is not None:
         return record
-    if (kept := view.forgotten.get(window_id)) is None:
+    if (forgotten := view.forgotten.get(window_id)) is None:
         return None
-    check_same_question(view.group_id, window_id, kept, window)
+    check_same_question(view.group_id, window_id, forgotten, window)
     if not on_covered.allows_covered:
         raise WindowCoveredError(
             f"window {window_id} of group {view.group_id} was delivered, and forgotten since: its output stands, and its "
@@ -65,13 +67,13 @@ def recall(
         group_id=view.group_id,
         window_id=window_id,
         window=window,
-        claim_id=kept.claims[-1],
+        claim_id=forgotten.claims[-1],
         attempt=1,
         status=WindowStatus.COMMITTED,
         content=PlanContent.COVERED,
         planned_at_ms=now_ms,
         partitions=(),
-        replaces=kept.claims[:-1],
+        replaces=forgotten.claims[:-1],
         notes=(
             "it was delivered and forgotten before: its output stands, and late records of its times come with the "
             "next window or a sweep",

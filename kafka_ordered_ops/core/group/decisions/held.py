@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
-from kafka_ordered_ops.core.planning.planning import WindowsAsked
+from kafka_ordered_ops.core.planning.planning import WindowsRequest
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import HeldElsewhere
@@ -41,7 +41,7 @@ def held_by_open(
                 continue
             frozen = known.late.times
             if frozen not in splits:
-                splits[frozen] = WindowsAsked.of(windows, frozen).split
+                splits[frozen] = WindowsRequest.of(windows, frozen).split
             if frozen not in askers:
                 askers[frozen] = splits[frozen].meeting(times)
             if askers[frozen]:
@@ -53,4 +53,4 @@ def held_by_open(
                 held[number].append(
                     HeldElsewhere(plan.window_id, offsets, plan.status, record.touched_at_ms)
                 )
-    return [tuple(one) for one in held]
+    return [tuple(holders) for holders in held]

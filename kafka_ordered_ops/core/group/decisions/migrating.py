@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.errors import RecordsLostError
 from kafka_ordered_ops.core.group.checks import (
     check_none_open,
@@ -88,16 +88,16 @@ class Migration:
             "changed": self.changed,
             "partitions": [
                 {
-                    "topic": one.tp.topic,
-                    "partition": one.tp.partition,
-                    "base_before": one.base_before,
-                    "base": one.base,
-                    "done_ranges": len(one.done),
-                    "done_offsets": one.done.count,
-                    "gained_offsets": one.gained.count,
-                    "size_bytes": one.size_bytes,
+                    "topic": partition.tp.topic,
+                    "partition": partition.tp.partition,
+                    "base_before": partition.base_before,
+                    "base": partition.base,
+                    "done_ranges": len(partition.done),
+                    "done_offsets": partition.done.count,
+                    "gained_offsets": partition.gained.count,
+                    "size_bytes": partition.size_bytes,
                 }
-                for one in self.partitions
+                for partition in self.partitions
             ],
         }
 
@@ -174,9 +174,9 @@ def _check_only_taken_over(
 ) -> None:
     """Raise unless Parallel Consumer moved the group forward, and it shares the group's progress."""
     state = _known_progress(view)
-    for one in moved:
-        if one.cause is Cause.RECREATED:
-            name = one.tp.topic
+    for move in moved:
+        if move.cause is Cause.RECREATED:
+            name = move.tp.topic
             check_topic_id(view.group_id, present[name], state.topics[name].topic_id)
     check_not_cut(
         view.group_id,
@@ -192,21 +192,21 @@ def _with_begun(
     """Return the state with partitions that appeared, and on which Parallel Consumer has begun."""
     if not state.format.is_shared:
         return state
-    found = {
-        tp: one
-        for tp, one in others.items()
+    commits = {
+        tp: commit
+        for tp, commit in others.items()
         if tp in logs
         and state.partition(tp) is None
         and logs[tp].topic_id == state.topics[tp.topic].topic_id
     }
-    check_usable(state.group_id, found)
+    check_usable(state.group_id, commits)
     topics = dict(state.topics)
-    for tp, one in found.items():
+    for tp, commit in commits.items():
         late = covered_before(state, tp.topic)
-        new = replace(begun(one), late=late.from_offset(one.offset))
+        new = replace(begun(commit), late=late.from_offset(commit.offset))
         topic = topics[tp.topic]
         topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: new})
-    return replace(state, topics=topics) if found else state
+    return replace(state, topics=topics) if commits else state
 
 
 def _in_format(state: GroupState, to: ProgressFormat) -> GroupState:
@@ -233,7 +233,7 @@ def _check_nothing_lost(state: GroupState, logs: Mapping[TopicPartition, LogNow]
             f"group {state.group_id}: retention or deletion removed offsets that are not done, {tp} "
             f"[{gone.first}, {gone.end}) ({len(lost)} partitions): Parallel Consumer would skip them without a word. "
             "Commit a window with on_data_loss='warn', which records them as lost, and migrate again",
-            lost={str(one): offsets.ranges for one, offsets in lost.items()},
+            lost={str(partition): offsets.ranges for partition, offsets in lost.items()},
         )
 
 
@@ -241,19 +241,19 @@ def _unchanged(state: GroupState, committed: CommittedOffsets, others: OthersCom
     """Return the summary of a group that Parallel Consumer has: its commits."""
     partitions = []
     for tp, partition in sorted(state):
-        found = committed.get(tp)
-        if found is None:
+        commit = committed.get(tp)
+        if commit is None:
             continue
-        one = others.get(tp, OthersCommit(found.offset))
-        known = partition.done | OffsetSet.of((0, one.offset))
+        other = others.get(tp, OthersCommit(commit.offset))
+        known = partition.done | OffsetSet.of((0, other.offset))
         partitions.append(
             MigratedPartition(
                 tp,
-                base_before=one.offset,
-                base=one.offset,
-                done=one.done,
-                gained=(one.done | known) - partition.done,
-                size_bytes=len(found.metadata),
+                base_before=other.offset,
+                base=other.offset,
+                done=other.done,
+                gained=(other.done | known) - partition.done,
+                size_bytes=len(commit.metadata),
             )
         )
     return Migration(state.group_id, state.format, state.format, False, tuple(partitions))
@@ -273,11 +273,11 @@ def _summary(
     for tp, partition in sorted(after):
         if tp not in written:
             continue
-        known, found = before.partition(tp), committed.get(tp)
+        known, commit = before.partition(tp), committed.get(tp)
         partitions.append(
             MigratedPartition(
                 tp,
-                base_before=None if found is None else found.offset,
+                base_before=None if commit is None else commit.offset,
                 base=partition.base,
                 done=partition.beyond,
                 gained=partition.done - (EMPTY_SET if known is None else known.done),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kafka_ordered_ops.core.cluster_facts import is_pattern
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.group.group_state import GroupState, PartitionState, TopicState
 from kafka_ordered_ops.core.group.others import OthersCommit
 from kafka_ordered_ops.core.offset_set import OffsetSet
@@ -30,8 +30,8 @@ def covered_before(state: GroupState, topic: str) -> LateSteps:
     Those of open windows are not stored: they may be abandoned.
     """
     known = state.topics.get(topic)
-    siblings = known.partitions.values() if known else (one for _, one in state)
-    frozen = {times for one in siblings for times in one.late.times}
+    siblings = known.partitions.values() if known else (partition for _, partition in state)
+    frozen = {times for partition in siblings for times in partition.late.times}
     return NO_STEPS.with_steps((0, times) for times in frozen)
 
 
@@ -53,8 +53,8 @@ def with_newcomers(
         known = state.topics.get(name)
         partitions = {} if known is None else known.partitions
         added = {
-            number: replace(one, late=late)
-            for number, one in new.partitions.items()
+            number: replace(partition, late=late)
+            for number, partition in new.partitions.items()
             if number not in partitions
         }
         topics[name] = replace(known or new, partitions={**added, **partitions})

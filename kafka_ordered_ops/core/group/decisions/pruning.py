@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core.group.checks import known_state
-from kafka_ordered_ops.core.group.decisions.forgotten import kept_of
+from kafka_ordered_ops.core.group.decisions.forgotten import forgotten_record_of
 from kafka_ordered_ops.core.group.group_state import (
     Change,
     GroupView,
@@ -48,12 +48,16 @@ def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: boo
         return None
     state = next_state(state)
     if forget:
-        kept = {record.plan.window_id: kept_of(record) for record in chosen}
+        forgotten_records = {
+            record.plan.window_id: forgotten_record_of(record) for record in chosen
+        }
         return Change(
             state=state,
             records=(),
-            forgotten=tuple(kept),
-            kept={name: one for name, one in kept.items() if one is not None},
+            forgotten=tuple(forgotten_records),
+            forgotten_records={
+                name: record for name, record in forgotten_records.items() if record is not None
+            },
         )
     return Change(state=state, records=tuple(_stub(record) for record in chosen))
 

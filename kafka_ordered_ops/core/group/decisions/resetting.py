@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_none_open,
@@ -76,14 +76,14 @@ class OffsetReset:
             "has_ledger": self.has_ledger,
             "partitions": [
                 {
-                    "topic": one.tp.topic,
-                    "partition": one.tp.partition,
-                    "before": one.before,
-                    "after": one.after,
-                    "skipped_offsets": one.skipped,
-                    "repeated_offsets": one.repeated,
+                    "topic": partition.tp.topic,
+                    "partition": partition.tp.partition,
+                    "before": partition.before,
+                    "after": partition.after,
+                    "skipped_offsets": partition.skipped,
+                    "repeated_offsets": partition.repeated,
                 }
-                for one in self.partitions
+                for partition in self.partitions
             ],
             "rewound": list(self.rewound),
         }
@@ -144,15 +144,15 @@ def _done_since(
     Raises `ForeignCommitError` if other partitions than the wanted ones were moved in another way, or by others.
     """
     state = known_state(view)
-    left = {tp: one for tp, one in others.items() if tp not in wanted}
+    left = {tp: commit for tp, commit in others.items() if tp not in wanted}
     if not state.format.is_shared:
         check_foreign(state, left)
         return ()
     check_only_forward(view, left)
     # Of the wanted ones, whose commits are overwritten, what can be believed.
-    usable = {tp: one for tp, one in others.items() if tp in left or one.problem is None}
+    usable = {tp: commit for tp, commit in others.items() if tp in left or commit.problem is None}
     moved = find_moved(state, usable, logs)
-    return tuple(one for one in moved if one.cause is Cause.FORWARD)
+    return tuple(move for move in moved if move.cause is Cause.FORWARD)
 
 
 def _check_same_logs(

@@ -164,7 +164,7 @@ def waiting_parts(record: WindowRecord, part: WindowPlan) -> PartReports | None:
 
 def _check_reports(plan: WindowPlan, parts: PartReports) -> None:
     """Raise `SinkError` where the parts of a window have reported more than its record can hold."""
-    size = sum(len(strict_json.dumps(one).encode()) for one in parts.results.values())
+    size = sum(len(strict_json.dumps(report).encode()) for report in parts.results.values())
     if size > REPORTS_BYTES_MAX:
         raise SinkError(
             f"window {plan.window_id} of group {plan.group_id}: with this report of {plan.part}, {len(parts.results):,} of "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kafka_ordered_ops.core.cluster_facts import LogClaim, LogEnd
+from kafka_ordered_ops.core.cluster.cluster_facts import LogClaim, LogEnd
 from kafka_ordered_ops.core.errors import LogTruncatedError
 from kafka_ordered_ops.core.group.group_state import Claims, GroupView, PartitionState
 from kafka_ordered_ops.core.types import TopicPartition
@@ -51,7 +51,7 @@ def planned_logs(plans: Sequence[WindowPlan]) -> list[KnownLogs]:
         furthest[key] = max(furthest.get(key, 0), part.decided_end)
     groups: list[dict[TopicPartition, tuple[int | None, int]]] = []
     for (tp, epoch), end in furthest.items():
-        free = next((one for one in groups if tp not in one), None)
+        free = next((group for group in groups if tp not in group), None)
         if free is None:
             groups.append(free := {})
         free[tp] = epoch, end
@@ -61,7 +61,7 @@ def planned_logs(plans: Sequence[WindowPlan]) -> list[KnownLogs]:
 def seen_epochs(*known: KnownLogs) -> dict[TopicPartition, int]:
     """Return the newest leader epoch that was seen of each partition, where brokers report epochs."""
     newest: dict[TopicPartition, int] = {}
-    for tp, (epoch, _) in (item for one in known for item in one.items()):
+    for tp, (epoch, _) in (item for logs in known for item in logs.items()):
         if epoch is not None:
             newest[tp] = max(epoch, newest.get(tp, epoch))
     return newest
@@ -100,5 +100,5 @@ def check_not_cut(group_id: str, known: KnownLogs, cuts: Mapping[TopicPartition,
         f"({len(cuts)} partitions were cut): the log was truncated, or the topic was refilled, and later offsets hold "
         "other records. Check the topic. `windows adopt` moves progress back to where the log "
         "was cut; a group that has planned nothing yet needs other starting offsets",
-        truncated={str(one): (known[one][1], end) for one, end in cuts.items()},
+        truncated={str(partition): (known[partition][1], end) for partition, end in cuts.items()},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kafka_ordered_ops.core.cluster.names import is_topic_name
 from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
 from kafka_ordered_ops.core.group.group_state import SEQUENCE_MAX, GroupState, WindowRecord
 from kafka_ordered_ops.core.group.ledger.messages import (
@@ -13,7 +14,6 @@ from kafka_ordered_ops.core.group.ledger.messages import (
     RECORD_PARTS_MAX,
     RecordName,
 )
-from kafka_ordered_ops.core.names import is_topic_name
 from kafka_ordered_ops.core.strict_json import JsonError, whole_number
 from kafka_ordered_ops.core.types import INT32_MAX, TopicPartition
 from kafka_ordered_ops.core.window.plan import ATTEMPT_MAX

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerRecordError
-from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: Half of Kafka's default record limit: headers, keys and batch overhead fit beside it.
@@ -100,7 +99,7 @@ def written(
     group_id: str,
     record: RecordName,
     value: Mapping[str, Any],
-    read: Callable[[Fields], Any],
+    read: Callable[[Any], Any],
     headers: Mapping[str, str],
 ) -> Iterator[LedgerMessage]:
     """Yield the parts of a record, the first of them with these headers; `read` is the inverse of its JSON.
@@ -116,8 +115,10 @@ def written(
             (record_key(group_id, record, number), part, every if number else {**headers, **every})
             for number, part in enumerate(parts)
         ]
-        for key, part, told in made:
-            size = len(key) + len(part) + sum(len(one.encode()) for one in told.values())
+        for key, part, part_headers in made:
+            size = (
+                len(key) + len(part) + sum(len(header.encode()) for header in part_headers.values())
+            )
             if size > MESSAGE_BYTES_MAX:
                 raise ValueError(f"a part of it has {size:,} bytes with its key")
     except UNREADABLE as error:
@@ -140,15 +141,15 @@ def _described(record: RecordName) -> str:
             return f"{kind} record"
 
 
-def _checked(record: RecordName, value: Mapping[str, Any], read: Callable[[Fields], Any]) -> bytes:
+def _checked(record: RecordName, value: Mapping[str, Any], read: Callable[[Any], Any]) -> bytes:
     """Return a record's text, which was read back; raises one of `UNREADABLE`."""
     data = strict_json.dumps(value).encode()
     if len(data) > RECORD_BYTES_MAX:
-        sizes = {name: len(strict_json.dumps(one).encode()) for name, one in value.items()}
+        sizes = {name: len(strict_json.dumps(content).encode()) for name, content in value.items()}
         largest = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
             f"it has {len(data):,} bytes, and a record at most {RECORD_BYTES_MAX:,}; {largest!r} has "
             f"{sizes[largest]:,} of them"
         )
-    read(Fields(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX), record.kind))
+    read(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX))
     return data

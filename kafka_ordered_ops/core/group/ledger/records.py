@@ -49,7 +49,7 @@ from kafka_ordered_ops.core.group.ledger.window_list import WindowList
 from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.planning.time_map import TimeMap
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.strict_json import JsonError, JsonVersionError
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: What each kind of record is, and parsed by.
@@ -98,7 +98,7 @@ class LedgerFold:
         self._parsed: dict[RecordName, Any] = {}
         self._looked_at: dict[RecordName, WindowRecord] = {}
         #: The number of forgotten windows: by the state, and by this fold. None: it has just begun.
-        self._forgotten_told = 0
+        self._forgotten_stored = 0
         self._forgotten_known: int | None = None
         #: Records that cannot be read, although the log was folded again.
         self._confirmed: set[RecordName] = set()
@@ -129,7 +129,7 @@ class LedgerFold:
     def has_read_all(self) -> None:
         """Note that the log is folded up to its current end."""
         if self._forgotten_known is None:
-            self._forgotten_known = self._forgotten_told
+            self._forgotten_known = self._forgotten_stored
 
     def view(
         self,
@@ -155,11 +155,11 @@ class LedgerFold:
         state = self._state(certain=certain)
         unreadable: dict[str, LedgerCorruptError] = {}
         ids = {*(state.open if state else ()), *wanted}
-        windows = self._windows([RecordName("window", one) for one in ids], unreadable)
+        windows = self._windows([RecordName("window", window_id) for window_id in ids], unreadable)
         self._looked_at = dict(windows)
         if everything or keep is not None:
-            for some in self._in_batches(windows):
-                for name, record in self._windows(some, unreadable).items():
+            for batch in self._in_batches(windows):
+                for name, record in self._windows(batch, unreadable).items():
                     if keep is None or keep(record):
                         windows[name] = record
         view = GroupView(
@@ -173,7 +173,9 @@ class LedgerFold:
         unreadable |= disagreements
         for window_id in disagreements:
             windows.pop(RecordName("window", window_id), None)
-        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        self._confirm(
+            [RecordName("window", window_id) for window_id in unreadable], certain=certain
+        )
         return GroupView(
             self.group_id,
             state,
@@ -203,20 +205,22 @@ class LedgerFold:
         unreadable = dict(view.unreadable)
         windows: list[WindowSummary] | None = None
         while windows is None:
-            self._tell_list(unreadable)
+            self._complete_list(unreadable)
             if before is not None and (before not in self._list or before in unreadable):
                 raise unknown_window(self.group_id, before)
             windows = self._list.page(limit, before, without=unreadable)
-        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        self._confirm(
+            [RecordName("window", window_id) for window_id in unreadable], certain=certain
+        )
         unpublished = frozenset(view.state.unpublished if view.state else ())
         return Summaries(tuple(windows), dict(sorted(unreadable.items())), unpublished)
 
-    def _tell_list(self, unreadable: dict[str, LedgerCorruptError]) -> None:
+    def _complete_list(self, unreadable: dict[str, LedgerCorruptError]) -> None:
         """Read the windows whose summaries are not beside their records; those that cannot be read are in `unreadable`."""
-        names = [RecordName("window", one) for one in self._list.untold()]
+        names = [RecordName("window", window_id) for window_id in self._list.incomplete()]
         for at in range(0, len(names), _WINDOWS_AT_ONCE):
             for record in self._windows(names[at : at + _WINDOWS_AT_ONCE], unreadable).values():
-                self._list.tell(WindowSummary.of(record))
+                self._list.complete(WindowSummary.of(record))
 
     def newly_dropped(self) -> list[LedgerCorruptError]:
         """Return the errors of records that were left out since the last call."""
@@ -225,10 +229,12 @@ class LedgerFold:
         return dropped
 
     def _state(self, *, certain: bool) -> GroupState | None:
-        told = self._forgotten_told
-        if self._forgotten_known is not None and told != self._forgotten_known and not certain:
-            raise StaleFoldError(f"{told} windows were forgotten, {self._forgotten_known} known")
-        self._forgotten_known = told
+        forgotten = self._forgotten_stored
+        if self._forgotten_known is not None and forgotten != self._forgotten_known and not certain:
+            raise StaleFoldError(
+                f"{forgotten} windows were forgotten, {self._forgotten_known} known"
+            )
+        self._forgotten_known = forgotten
         try:
             state: GroupState | None = self._parse_all([STATE]).get(STATE)
         except LedgerCorruptError:
@@ -250,7 +256,7 @@ class LedgerFold:
             yield others[at : at + _WINDOWS_AT_ONCE]
 
     def _time_maps(self) -> dict[TopicPartition, TimeMap]:
-        found: dict[TopicPartition, TimeMap] = {}
+        time_maps: dict[TopicPartition, TimeMap] = {}
         for name in list(self._times):
             try:
                 time_map = self._parse_all([name])[name]
@@ -258,8 +264,8 @@ class LedgerFold:
                 self._leave_out(name, error)
                 continue
             if time_map:
-                found[partition_of(name.name)] = time_map
-        return found
+                time_maps[partition_of(name.name)] = time_map
+        return time_maps
 
     def _leave_out(self, name: RecordName, error: LedgerCorruptError) -> None:
         """Leave out a time map: its times are read again by the next plan."""
@@ -274,35 +280,37 @@ class LedgerFold:
         wrong: Callable[[RecordName, LedgerCorruptError], object],
     ) -> dict[str, Any]:
         """Return the records of a kind that windows have beside their own, by id; `wrong` hears of those that are damaged."""
-        found: dict[str, Any] = {}
-        for name in (RecordName(kind, one) for one in window_ids):
+        records: dict[str, Any] = {}
+        for name in (RecordName(kind, window_id) for window_id in window_ids):
             try:
-                found |= {name.name: one for name, one in self._parse_all([name]).items()}
+                records |= {name.name: record for name, record in self._parse_all([name]).items()}
             except LedgerCorruptError as error:
                 wrong(name, error)
-        return found
+        return records
 
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
         """Yield a change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = {GENERATION: str(change.state.sequence)}
-        forgotten = self._forgotten_told + len(change.forgotten)
-        told = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
-        yield from self._whole(STATE, change.state.to_json(), told)
+        forgotten = self._forgotten_stored + len(change.forgotten)
+        headers = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
+        yield from self._whole(STATE, change.state.to_json(), headers)
         for record in change.records:
             window = RecordName("window", record.plan.window_id)
             summary = WindowSummary.of(record).to_text()
-            told = generation if summary is None else {**generation, SUMMARY: summary}
-            yield from self._whole(window, record.to_json(), told)
+            headers = generation if summary is None else {**generation, SUMMARY: summary}
+            yield from self._whole(window, record.to_json(), headers)
         for window_id in change.forgotten:
-            told = {FORGOTTEN: "1"}
-            kinds = ("window",) if window_id in change.kept else ("window", "forgotten")
+            headers = {FORGOTTEN: "1"}
+            kinds = (
+                ("window",) if window_id in change.forgotten_records else ("window", "forgotten")
+            )
             for kind in kinds:
                 for key, value, _ in self._tombstones(RecordName(kind, window_id), 0):
-                    yield key, value, told
-                    told = {}
-        for window_id, kept in change.kept.items():
+                    yield key, value, headers
+                    headers = {}
+        for window_id, forgotten_record in change.forgotten_records.items():
             name = RecordName("forgotten", window_id)
-            yield from self._whole(name, kept.to_json(), generation)
+            yield from self._whole(name, forgotten_record.to_json(), generation)
         for window_id, processed in change.processed.items():
             name = RecordName("processed", window_id)
             yield from self._whole(name, processed.to_json(), generation)
@@ -374,13 +382,13 @@ class LedgerFold:
             self._list_window(record, number, None)
             return
         data = value.encode() if isinstance(value, str) else value
-        found = dict(headers)
-        is_valid = self._parts.put(record, number, offset, data, found)
+        fields = dict(headers)
+        is_valid = self._parts.put(record, number, offset, data, fields)
         if record == STATE and number == 0:
-            self._forgotten_told = count_of(found.get(FORGOTTEN))
+            self._forgotten_stored = count_of(fields.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
-        self._list_window(record, number, found.get(SUMMARY) if is_valid else None)
+        self._list_window(record, number, fields.get(SUMMARY) if is_valid else None)
 
     def _list_window(self, record: RecordName, number: int, header: str | bytes | None) -> None:
         """Keep the list of windows after a part of a record was folded; its first part has the summary."""
@@ -427,20 +435,20 @@ class LedgerFold:
         try:
             if record.kind == "times":
                 partition_of(record.name)
-            found = self._parse(record, values)
+            content = self._parse(record, values)
             if record.kind == "state":
-                check_state(found, self.group_id)
+                check_state(content, self.group_id)
             elif record.kind == "window":
-                check_window(found, self.group_id, record.name)
+                check_window(content, self.group_id, record.name)
         except JsonError as error:
             raise self._parts.corrupt(record, error) from error
-        return found
+        return content
 
     def _parse(self, record: RecordName, values: Mapping[int, bytes]) -> Any:
         data = self._parts.text(record, values)
         try:
             content = strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX)
-            return _KINDS[record.kind].from_json(Fields(content, record.kind))
+            return _KINDS[record.kind].from_json(content)
         except JsonVersionError as error:
             raise version_error(
                 self.where, self.group_id, record, self._parts.newest_offset(record), str(error)

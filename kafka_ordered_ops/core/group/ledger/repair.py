@@ -90,10 +90,10 @@ class RecordHistory:
     def states(self) -> Iterator[dict[int, _Write]]:
         """Yield what the record was after each write, by the numbers of its parts: the newest first."""
         states: list[dict[int, _Write]] = []
-        for one in self._writes:
+        for write in self._writes:
             before = states[-1] if states else {}
-            rest = {number: write for number, write in before.items() if number != one.number}
-            states.append(rest if one.value is None else {**rest, one.number: one})
+            others = {number: part for number, part in before.items() if number != write.number}
+            states.append(others if write.value is None else {**others, write.number: write})
         yield from reversed(states)
 
 
@@ -124,21 +124,21 @@ def restoration(
     windows is emptied instead, so that it counts as damaged, and never as that of a new group.
     """
     group_id = fold.group_id
-    found: Mapping[int, _Write] = {}
+    parts: Mapping[int, _Write] = {}
     was_removed = False
-    for found in history.states():
+    for parts in history.states():
         # What was removed on purpose does not come back.
-        if was_removed := not found:
+        if was_removed := not parts:
             break
-        if _reads(fold.where, group_id, record, found):
+        if _reads(fold.where, group_id, record, parts):
             break
     else:
-        found = {}
+        parts = {}
     messages: list[LedgerMessage] = [
         (record_key(group_id, record, number), write.value, _own(write.headers))
-        for number, write in sorted(found.items())
+        for number, write in sorted(parts.items())
     ]
-    if not found and not was_removed and record == STATE and fold.knows_windows():
+    if not parts and not was_removed and record == STATE and fold.knows_windows():
         messages.append((record_key(group_id, record, 0), b"", {GENERATION: "1", PARTS: "1"}))
     written = {key for key, _, _ in messages}
     messages += [
@@ -146,7 +146,7 @@ def restoration(
         for number in fold.numbers_of(record)
         if (key := record_key(group_id, record, number)) not in written
     ]
-    restored_from = max((one.offset for one in found.values()), default=None)
+    restored_from = max((write.offset for write in parts.values()), default=None)
     return RestoredRecord(group_id, record.kind, record.name, offset, restored_from), messages
 
 
@@ -154,9 +154,9 @@ def _reads(
     where: TopicPartition, group_id: str, record: RecordName, state: Mapping[int, _Write]
 ) -> bool:
     fold = LedgerFold(where, group_id)
-    for number, one in state.items():
+    for number, write in state.items():
         key = record_key(group_id, record, number)
-        fold.take(one.offset, key, one.value, lambda headers=one.headers: headers)  # type: ignore[misc]
+        fold.take(write.offset, key, write.value, lambda headers=write.headers: headers)  # type: ignore[misc]
     try:
         fold.check(record)
     except (LedgerCorruptError, LedgerVersionError):

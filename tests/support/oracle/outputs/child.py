@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kafka_ordered_ops import ClientSettings, OrderedWindows
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import ClientSettings, KafkaOrderedOpsError, OrderedWindows
 from tests.support.oracle.outputs.deliveries import Deliveries
 from tests.support.oracle.outputs.judge import Heard
 from tests.support.oracle.outputs.kills import Ports, Process

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops import StagedOutput, Window, WindowPlan
 from kafka_ordered_ops.core.types import OnDataLoss
-from kafka_ordered_ops.core.window.window import default_window_id
+from kafka_ordered_ops.core.window.window_id import default_window_id
 from tests.support.oracle.outputs.account import Account
 from tests.support.oracle.outputs.judge import Heard, Judge
 from tests.support.oracle.outputs.lineage import Claim

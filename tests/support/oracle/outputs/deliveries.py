@@ -6,7 +6,7 @@ from typing import Any
 
 from kafka_ordered_ops import OrderedWindows, Policy, StagedOutput, WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.window import default_window_id
+from kafka_ordered_ops.core.window.window_id import default_window_id
 from tests.support.oracle.outputs import verbs
 from tests.support.oracle.outputs.choices import OWN_IDS, Asked, Choices, Staged, later
 from tests.support.oracle.outputs.steps import Step
@@ -30,7 +30,7 @@ class Deliveries(Choices):
 
         def act(windows: OrderedWindows) -> Any:
             words = self.roots.run_words(asked.place.path, self.told.partition_by)
-            return windows.run(asked.window, asked.window_id, policy, **words)
+            return windows.run(asked.window, window_id=asked.window_id, policy=policy, **words)
 
         ids = [asked.window_id]
         self.call("run", step, asked.actor, act, ids, asked.place, allow_fewer=allow_fewer)

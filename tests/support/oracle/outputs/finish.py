@@ -112,10 +112,10 @@ class _Finish:
             on_data_loss=OnDataLoss.WARN,
             since=moment(end_ms - HOUR_MS) if kind.in_intervals else None,
         )
-        self._run_new(actor, lineage, last, f"the last of {actor.group}")
+        self._run_new(actor, lineage, last, f"the-last-of-{actor.group}")
         if kind.in_intervals:
             sweep = replace(last, since=None, sweep=True)
-            self._run_new(actor, lineage, sweep, f"the rest of {actor.group}")
+            self._run_new(actor, lineage, sweep, f"the-rest-of-{actor.group}")
 
     def _run_new(self, actor: Actor, lineage: Lineage, window: Window, name: str) -> None:
         words = _Words()
@@ -125,7 +125,7 @@ class _Finish:
         for turn in range(_TURNS):
             if self._judge.problems:
                 return
-            heard = self._run(actor, f"{name} {turn}", place, words, window=window)
+            heard = self._run(actor, f"{name}-{turn}", place, words, window=window)
             told = str(heard)
             if heard.outcome != "refused":
                 return
@@ -145,7 +145,7 @@ class _Finish:
             if words.tolerates_loss:
                 asked = replace(asked, on_data_loss=OnDataLoss.WARN)
             how = self._life.roots.run_words(place.path, self._told.partition_by)
-            return windows.run(asked, window_id, policy, **how)
+            return windows.run(asked, window_id=window_id, policy=policy, **how)
 
         heard = Heard("run", actor, (window_id,), place, words.allow_fewer)
         return self._life.processes.call(heard, act)

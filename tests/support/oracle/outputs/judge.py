@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops import KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import PlanContent
 from tests.support.oracle.outputs.account import Account
 from tests.support.oracle.outputs.lineage import Claim, Lineage

@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore.store import MemoryStore
 
-from kafka_ordered_ops import ClientSettings, StagedOutput, WindowPlan
+from kafka_ordered_ops import ClientSettings, Folder, StagedOutput, WindowPlan, stage_windows
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.objects import store as door
-from kafka_ordered_ops.output.writing.stage import stage_windows
 
 _COLUMNS: Final = ["topic", "partition", "offset", "timestamp", "value", "late"]
 
@@ -78,7 +77,7 @@ class Roots(ABC):
 
     def run_words(self, root: str, partition_by: str | None) -> dict[str, Any]:
         """Return the arguments of `OrderedWindows.run` that name a root."""
-        return {"output": root, "partition_by": partition_by}
+        return {"output": Folder(root, partition_by)}
 
     def stage(
         self,

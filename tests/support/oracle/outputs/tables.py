@@ -22,12 +22,12 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops import ClientSettings, WindowPlan
+from kafka_ordered_ops import ClientSettings, Function, Table, WindowPlan
 from kafka_ordered_ops.output.writing.window_batches import read_batches
+from kafka_ordered_ops.spark import TableSink
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_stages import Branches, StagingTable
-from kafka_ordered_ops.spark.write.tables import TableSink
 from tests.support.oracle.outputs import choices, verbs
 from tests.support.oracle.outputs.judge import Heard, Judge
 from tests.support.oracle.outputs.life import Told, live
@@ -41,7 +41,7 @@ from tests.support.tables_support import CATALOG, WAREHOUSE, tables_conf
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kafka_ordered_ops.hosting.open_window import OpenWindow
+    from kafka_ordered_ops import OpenWindow
 
 MODES: Final = ("append", "replace", "merge")
 
@@ -107,12 +107,9 @@ class TableRoots(Roots):
             window.write(self._frame(window.plan, window.settings))
 
         return {
-            "table": root,
-            "mode": self._mode,
-            "keys": self._keys,
+            "output": Table(root, self._mode, self._keys),
+            "job": Function(job, engine="local"),
             "spark": self.spark,
-            "function": job,
-            "engine": "local",
         }
 
     def stage(

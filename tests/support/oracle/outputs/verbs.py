@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from kafka_ordered_ops import OrderedWindows, StagedOutput
+from kafka_ordered_ops import KafkaOrderedOpsError, OrderedWindows, StagedOutput
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
 
 def found_in(root: str) -> Callable[[Mapping[str, Any]], StagedOutput | None]:

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import dagster as dg
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     build_partitions_live_sensor,
@@ -21,9 +22,8 @@ from kafka_ordered_ops.dagster import (
 
 @ordered_window_asset(
     key="hourly_orders",
-    topics=[os.environ.get("ORDERS_TOPIC", "orders")],
+    window=Window([os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"),
     group_id="dagster-hourly-orders",
-    starting_offsets="earliest",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
 )

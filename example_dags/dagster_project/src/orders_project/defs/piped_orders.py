@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import AssetWindows, ordered_window_asset
 
 JOB = Path(__file__).parent.parent / "jobs" / "piped_orders.py"
@@ -18,9 +19,8 @@ JOB = Path(__file__).parent.parent / "jobs" / "piped_orders.py"
 
 @ordered_window_asset(
     key="piped_orders",
-    topics=[os.environ.get("ORDERS_TOPIC", "orders")],
+    window=Window([os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"),
     group_id="dagster-piped-orders",
-    starting_offsets="earliest",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/piped",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
 )

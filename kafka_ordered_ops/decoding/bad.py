@@ -1,0 +1,7 @@
+"""What is wrong with the value of one record."""
+
+from __future__ import annotations
+
+
+class BadValueError(ValueError):
+    """A value cannot be decoded; its text is the reason. Stays in this room: callers see `DecodeError`, or a column."""

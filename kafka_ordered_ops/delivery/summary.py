@@ -1,0 +1,90 @@
+"""The facts of a window that every host reports with the same names and texts, and the records that open windows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+
+
+#: Windows listed in a text; the facts have all of them.
+_NAMED_MAX: Final = 5
+
+
+def plan_summary(plan: WindowPlan) -> dict[str, Any]:
+    """Return the facts of a planned window."""
+    return {
+        "window_id": plan.window_id,
+        "group": plan.group_id,
+        "status": plan.status.value,
+        "content": plan.content.value,
+        "since": time_or_none(plan.window.since_ms),
+        "cutoff": time_text(plan.cutoff_ms),
+        "offsets": plan.offsets,
+        "attempt": plan.attempt,
+    }
+
+
+def window_summary(record: WindowRecord) -> dict[str, Any]:
+    """Return the facts of a window with its sink's counts; `None` for counts that were not reported."""
+    from kafka_ordered_ops.output.writing.staged_output import output_of
+    from kafka_ordered_ops.spec.table import table_of
+
+    facts, output = result_facts(record.result), output_of(record.result, record.plan)
+    return {
+        **plan_summary(record.plan),
+        "records": facts.get("records"),
+        "late": facts.get("late"),
+        "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
+        "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
+        "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
+        "output": table_of(record.result) if output is None else output.final_path,
+        "result": returned_by(record.result),
+    }
+
+
+def time_or_none(timestamp_ms: int | None) -> str | None:
+    """Return a time as text; `None` for `None`."""
+    return None if timestamp_ms is None else time_text(int(timestamp_ms))
+
+
+def held_facts(plan: WindowPlan) -> list[dict[str, Any]]:
+    """Return the open windows and their offsets, as plain JSON."""
+    return [
+        {
+            "window_id": window.window_id,
+            "offsets": window.offsets,
+            "status": window.status.value,
+            "touched_at": time_text(window.touched_at_ms),
+        }
+        for window in plan.held_by_open
+    ]
+
+
+def held_texts(plans: Sequence[WindowPlan]) -> list[str]:
+    """Return a text for each window whose records other windows hold."""
+    return [text for plan in plans if (text := held_text(plan)) is not None]
+
+
+def held_text(plan: WindowPlan) -> str | None:
+    """Return a text about open windows that hold offsets of a window, and what to do; `None` without any, or if it is done."""
+    held = plan.held_by_open
+    # For a delivered window, this was so when it was planned.
+    if not held or not plan.status.is_open:
+        return None
+    listing = ", ".join(
+        f"{window.window_id} ({window.offsets:,} offsets, {window.status}, last touched {time_text(window.touched_at_ms)})"
+        for window in held[:_NAMED_MAX]
+    )
+    more = f" and {len(held) - _NAMED_MAX:,} more" if len(held) > _NAMED_MAX else ""
+    return (
+        f"window {plan.window_id}: up to {sum(window.offsets for window in held):,} offsets of its times are held by "
+        f"{len(held):,} open window{'' if len(held) == 1 else 's'}: {listing}{more}. Their records are not lost: run "
+        "those windows again to deliver them, or abandon them to let another window take the records"
+    )

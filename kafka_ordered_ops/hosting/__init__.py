@@ -1,1 +1,0 @@
-"""Code that Airflow, Dagster and the command line share."""

@@ -1,0 +1,1 @@
+"""Members of live groups, and their transactions."""

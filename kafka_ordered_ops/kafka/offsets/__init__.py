@@ -1,0 +1,1 @@
+"""Read and set a group's committed offsets."""

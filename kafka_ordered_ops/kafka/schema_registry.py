@@ -1,0 +1,205 @@
+"""The one door to a schema registry: schemas by id, and the newest of a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
+    ConfigError,
+    RegistryError,
+    SettingNotAllowedError,
+)
+from kafka_ordered_ops.core.masked import masked
+
+#: Of the client's settings, those that neither run code nor switch off a check.
+_ALLOWED: Final = frozenset(
+    {
+        "url",
+        "basic.auth.user.info",
+        "bearer.auth.credentials.source",
+        "bearer.auth.token",
+        "bearer.auth.client.id",
+        "bearer.auth.client.secret",
+        "bearer.auth.scope",
+        "bearer.auth.issuer.endpoint.url",
+        "bearer.auth.logical.cluster",
+        "bearer.auth.identity.pool.id",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+    }
+)
+#: For one request. The client tries it up to four times.
+_TIMEOUT_S: Final = 10
+_REFERENCES_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as registered."""
+
+    schema_id: int
+    #: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+    kind: str
+    text: str
+    #: The schemas that it uses, in the order of their dependencies.
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Registry:
+    """How to reach a schema registry.
+
+    Args:
+        settings: a URL, several separated by commas, or the settings of Confluent's client: ``url``,
+            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*``.
+
+    Raises:
+        ConfigError: there is no URL.
+        SettingNotAllowedError: another setting.
+    """
+
+    settings: Mapping[str, str]
+
+    def __init__(self, settings: str | Mapping[str, str]) -> None:
+        mapping: Any = {"url": settings} if isinstance(settings, str) else settings
+        if not isinstance(mapping, Mapping) or not isinstance(mapping.get("url"), str):
+            raise ConfigError(
+                f"registry is {shown(masked(settings))}: give its URL, or settings with 'url'"
+            )
+        for key, value in mapping.items():
+            if key not in _ALLOWED:
+                raise SettingNotAllowedError(
+                    f"the registry setting {key!r} is not allowed: use one of {', '.join(sorted(_ALLOWED))}",
+                    key=key,
+                )
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"the registry setting {key!r} is a {type(value).__name__}: give text"
+                )
+        object.__setattr__(self, "settings", dict(mapping))
+
+    def __repr__(self) -> str:
+        hidden = {name: "***" for name in self.settings if name.startswith(("basic.", "bearer."))}
+        return f"Registry({masked({**self.settings, **hidden, 'url': self.shown_url})!r})"
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.settings.items())))
+
+    @property
+    def shown_url(self) -> str:
+        """The URLs without user names and passwords."""
+        urls = self.settings["url"].split(",")
+        return ",".join(
+            f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+            for scheme, slashes, rest in (url.strip().partition("://") for url in urls)
+        )
+
+    def connect(self) -> RegistryClient:
+        """Return a client; raise `ConfigError` for invalid settings, or if the extra is not installed."""
+        return RegistryClient(self)
+
+
+class RegistryClient:
+    """Schemas of a registry; one by id never changes, and is kept."""
+
+    def __init__(self, registry: Registry) -> None:
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            raise ConfigError(
+                f"a schema registry needs {error.name}: pip install 'kafka-ordered-ops[registry]'"
+            ) from None
+        self._where = f"schema registry {registry.shown_url}"
+        self._settings = {**registry.settings, "timeout": _TIMEOUT_S}
+        self._client_class = SchemaRegistryClient
+        try:
+            with SchemaRegistryClient(self._settings):
+                pass
+        except (ValueError, TypeError, OSError) as error:
+            raise ConfigError(f"{self._where}: {error}") from None
+        self._known: dict[int, RegisteredSchema | None] = {}
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema of an id; None if the registry does not have it.
+
+        Raises:
+            RegistryError: it cannot be reached, or fails.
+            AuthenticationError: it refuses the credentials.
+        """
+        if schema_id not in self._known:
+            schema = self._ask(lambda client: client.get_schema(schema_id))
+            registered = None if schema is None else self._registered(schema_id, schema)
+            self._known[schema_id] = registered
+        return self._known[schema_id]
+
+    def newest(self, subject: str) -> RegisteredSchema:
+        """Return the newest schema of a subject; raises like `schema`, and `ConfigError` for an unknown subject."""
+        version = self._ask(lambda client: client.get_latest_version(subject))
+        if version is None:
+            raise ConfigError(
+                f"{self._where} has no subject {shown(subject)}: register its schema, or give subject="
+            )
+        registered = self._registered(version.schema_id, version.schema)
+        self._known[registered.schema_id] = registered
+        return registered
+
+    def _registered(self, schema_id: int, schema: Any) -> RegisteredSchema:
+        references: dict[tuple[str, int], str] = {}
+        self._add_references(schema, references)
+        return RegisteredSchema(
+            schema_id, schema.schema_type or "AVRO", schema.schema_str, tuple(references.values())
+        )
+
+    def _add_references(self, schema: Any, references: dict[tuple[str, int], str]) -> None:
+        """Add the schemas that a schema uses, those that they use first."""
+        for reference in schema.references or ():
+            key = (reference.subject, reference.version)
+            if key in references:
+                continue
+            if len(references) >= _REFERENCES_MAX:
+                raise ConfigError(
+                    f"{self._where}: a schema has more than {_REFERENCES_MAX} references"
+                )
+            version = self._ask(partial(_version, *key))
+            if version is None:
+                raise ConfigError(
+                    f"{self._where} has no version {key[1]} of subject {shown(key[0])}"
+                )
+            self._add_references(version.schema, references)
+            references[key] = version.schema.schema_str
+
+    def _ask(self, request: Callable[[Any], Any]) -> Any:
+        """Return the answer; None for what the registry does not have."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            # Requests are few, and nobody says when the last one was made.
+            with self._client_class(self._settings) as client:
+                return request(client)
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                return None
+            if error.http_status_code in (401, 403):
+                raise AuthenticationError(
+                    f"{self._where} refuses the credentials: HTTP {error.http_status_code}"
+                ) from None
+            raise RegistryError(
+                f"{self._where} answers with HTTP {error.http_status_code}: {error.error_message}"
+            ) from None
+        except Exception as error:
+            # The HTTP client's own errors; which library that is differs between versions of confluent-kafka.
+            is_own = type(error).__module__.partition(".")[0] in ("builtins", "kafka_ordered_ops")
+            if is_own and not isinstance(error, OSError):
+                raise
+            raise RegistryError(f"{self._where} cannot be reached: {error}") from error
+
+
+def _version(subject: str, version: int, client: Any) -> Any:
+    return client.get_version(subject, version)

@@ -1,0 +1,1 @@
+"""The partitions of an ordered read: their state, starts and moves."""
