@@ -2,10 +2,10 @@
 
 ::
 
-    from kafka_ordered_ops.decoding import Avro, decode
+    from kafka_ordered_ops.decoding import Avro
 
-    with windows.open(Window("orders", cutoff=noon)) as window:
-        window.write(decode(window, values=Avro(registry="http://registry:8081", subject="orders-value")), "/lake/orders")
+    windows = OrderedWindows({"bootstrap.servers": brokers, "schema.registry.url": "http://registry:8081"}, "orders-hourly")
+    windows.run(Window("orders", cutoff=noon, values=Avro(subject="orders-value")), "/lake/orders")
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.formats import Avro as Avro
+    from kafka_ordered_ops.core.window.formats import Framing as Framing
+    from kafka_ordered_ops.core.window.formats import Json as Json
+    from kafka_ordered_ops.core.window.formats import OnBad as OnBad
+    from kafka_ordered_ops.core.window.formats import UnknownFields as UnknownFields
     from kafka_ordered_ops.decoding.columns import decode as decode
-    from kafka_ordered_ops.decoding.formats import Avro as Avro
-    from kafka_ordered_ops.decoding.formats import Framing as Framing
-    from kafka_ordered_ops.decoding.formats import Json as Json
-    from kafka_ordered_ops.decoding.formats import OnBad as OnBad
-    from kafka_ordered_ops.decoding.formats import UnknownFields as UnknownFields
     from kafka_ordered_ops.kafka.schema_registry import Registry as Registry
 
 #: The module of each public name.
 _HOMES = {
-    "Avro": "decoding.formats",
-    "Framing": "decoding.formats",
-    "Json": "decoding.formats",
-    "OnBad": "decoding.formats",
+    "Avro": "core.window.formats",
+    "Framing": "core.window.formats",
+    "Json": "core.window.formats",
+    "OnBad": "core.window.formats",
     "Registry": "kafka.schema_registry",
-    "UnknownFields": "decoding.formats",
+    "UnknownFields": "core.window.formats",
     "decode": "decoding.columns",
 }
 

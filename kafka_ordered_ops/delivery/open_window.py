@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.arguments import check_flag
@@ -17,6 +18,7 @@ from kafka_ordered_ops.spec.engine import Engine
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kafka_ordered_ops.decoding.decoder import Decoder
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 
@@ -83,7 +85,7 @@ class OpenWindow:
         beyond 256 MiB wait in a temporary folder, beside the `output` folder if there is one.
 
         Columns: ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``,
-        ``value``, ``headers``, ``late``.
+        ``value``, ``headers``, ``late``; values and keys decoded as the window says.
 
         Args:
             ordered: by (timestamp, topic, partition, offset). Otherwise in the order of arrival, each partition by
@@ -92,6 +94,7 @@ class OpenWindow:
         Raises:
             ClosedError: the block or function has ended.
             SpillError: the temporary folder fails: its disk is full, for example.
+            DecodeError: a value cannot be decoded.
             ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
         """
         from kafka_ordered_ops.output.writing.window_batches import read_batches
@@ -112,7 +115,9 @@ class OpenWindow:
                 ordered=ordered,
                 progress=self.windows.progress(),
                 finished=finished,
+                decoder=self._decoder,
             ),
+            self._schema,
             resources,
             self.windows.stop,
         )
@@ -123,17 +128,13 @@ class OpenWindow:
         """Read exactly the window's records into one Arrow table, which must fit memory; otherwise like `to_batches`."""
         import pyarrow as pa
 
-        from kafka_ordered_ops.output.writing.window_batches import STAGE_SCHEMA
-
-        return pa.Table.from_batches(self.to_batches(ordered=ordered), STAGE_SCHEMA)
+        return pa.Table.from_batches(self.to_batches(ordered=ordered), self._schema)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the window as an Arrow stream, for any library that accepts Arrow data."""
         import pyarrow as pa
 
-        from kafka_ordered_ops.output.writing.window_batches import STAGE_SCHEMA
-
-        reader = pa.RecordBatchReader.from_batches(STAGE_SCHEMA, self.to_batches())
+        reader = pa.RecordBatchReader.from_batches(self._schema, self.to_batches())
         return reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
     # --- with Spark --------------------------------------------------------------------------------
@@ -208,6 +209,18 @@ class OpenWindow:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan.group_id}/{self.window_id}: {self.plan.offsets:,} offsets>"
 
+    @cached_property
+    def _decoder(self) -> Decoder | None:
+        from kafka_ordered_ops.decoding.decoder import decoder_of
+
+        return decoder_of(self.plan.window, self.settings)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        from kafka_ordered_ops.output.writing.window_batches import window_schema
+
+        return window_schema(self._decoder)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise _closed(self.window_id)
@@ -220,23 +233,19 @@ class _Stream(Iterator["pa.RecordBatch"]):
         self,
         window_id: str,
         batches: Iterator[pa.RecordBatch],
+        schema: pa.Schema,
         resources: ExitStack,
         stop: Stop,
     ) -> None:
         self._window_id = window_id
+        #: The columns, also of a window without records.
+        self.schema = schema
         self._stop = stop
         self._batches: Any = batches
         #: What the batches need; released with the last one.
         self._resources = resources
         self._is_cut = False
         self._failure: BaseException | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, also of a window without records."""
-        from kafka_ordered_ops.output.writing.window_batches import STAGE_SCHEMA
-
-        return STAGE_SCHEMA
 
     def __next__(self) -> pa.RecordBatch:
         if self._is_cut:

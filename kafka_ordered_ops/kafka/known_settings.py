@@ -127,6 +127,26 @@ ALLOWED_PRODUCER: Final = frozenset(
         "sticky.partitioning.linger.ms",
     }
 )
+#: Settings of the schema registry's client, each with `REGISTRY_PREFIX`: those that neither run code nor switch off a check.
+ALLOWED_REGISTRY: Final = frozenset(
+    {
+        "url",
+        "basic.auth.user.info",
+        "bearer.auth.credentials.source",
+        "bearer.auth.token",
+        "bearer.auth.client.id",
+        "bearer.auth.client.secret",
+        "bearer.auth.scope",
+        "bearer.auth.issuer.endpoint.url",
+        "bearer.auth.logical.cluster",
+        "bearer.auth.identity.pool.id",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+    }
+)
+REGISTRY_PREFIX: Final = "schema.registry."
 ALLOWED_KEYS: Final = ALLOWED_COMMON | ALLOWED_CONSUMER | ALLOWED_PRODUCER
 
 #: Java's names for settings that librdkafka names differently: in a file for a Java client they are not typos.

@@ -15,26 +15,9 @@ from kafka_ordered_ops.core.errors import (
     SettingNotAllowedError,
 )
 from kafka_ordered_ops.core.masked import masked
+from kafka_ordered_ops.kafka.known_settings import ALLOWED_REGISTRY
+from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Of the client's settings, those that neither run code nor switch off a check.
-_ALLOWED: Final = frozenset(
-    {
-        "url",
-        "basic.auth.user.info",
-        "bearer.auth.credentials.source",
-        "bearer.auth.token",
-        "bearer.auth.client.id",
-        "bearer.auth.client.secret",
-        "bearer.auth.scope",
-        "bearer.auth.issuer.endpoint.url",
-        "bearer.auth.logical.cluster",
-        "bearer.auth.identity.pool.id",
-        "ssl.ca.location",
-        "ssl.certificate.location",
-        "ssl.key.location",
-        "ssl.key.password",
-    }
-)
 #: For one request. The client tries it up to four times.
 _TIMEOUT_S: Final = 10
 _REFERENCES_MAX: Final = 200
@@ -74,9 +57,9 @@ class Registry:
                 f"registry is {shown(masked(settings))}: give its URL, or settings with 'url'"
             )
         for key, value in mapping.items():
-            if key not in _ALLOWED:
+            if key not in ALLOWED_REGISTRY:
                 raise SettingNotAllowedError(
-                    f"the registry setting {key!r} is not allowed: use one of {', '.join(sorted(_ALLOWED))}",
+                    f"the registry setting {key!r} is not allowed: use one of {', '.join(sorted(ALLOWED_REGISTRY))}",
                     key=key,
                 )
             if not isinstance(value, str):
@@ -101,15 +84,24 @@ class Registry:
             for scheme, slashes, rest in (url.strip().partition("://") for url in urls)
         )
 
+    @classmethod
+    def of(cls, settings: ClientSettings) -> Registry | None:
+        """Return the registry that client settings name, if they do; raises like the constructor."""
+        return cls(found) if (found := settings.registry) else None
+
     def connect(self) -> RegistryClient:
         """Return a client; raise `ConfigError` for invalid settings, or if the extra is not installed."""
         return RegistryClient(self)
 
 
 class RegistryClient:
-    """Schemas of a registry; one by id never changes, and is kept."""
+    """Schemas of a registry; one by id never changes, and is kept. Pickling includes the known ones, and the credentials."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(
+        self, registry: Registry, known: Mapping[int, RegisteredSchema | None] | None = None
+    ) -> None:
+        self._registry = registry
+        self._known = dict(known or {})
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:
@@ -124,7 +116,16 @@ class RegistryClient:
                 pass
         except (ValueError, TypeError, OSError) as error:
             raise ConfigError(f"{self._where}: {error}") from None
-        self._known: dict[int, RegisteredSchema | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RegistryClient, (self._registry, self._known)
+
+    def learn(self, subject: str) -> None:
+        """Read all versions of a subject, so that this object, and copies of it, need no registry for them."""
+        for number in self._ask(lambda client: client.get_versions(subject)) or ():
+            version = self._ask(partial(_version, subject, number))
+            if version is not None and version.schema_id not in self._known:
+                self._known[version.schema_id] = self._registered(version.schema_id, version.schema)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema of an id; None if the registry does not have it.

@@ -25,7 +25,9 @@ from kafka_ordered_ops.kafka.known_settings import (
     ALLOWED_CONSUMER,
     ALLOWED_KEYS,
     ALLOWED_PRODUCER,
+    ALLOWED_REGISTRY,
     JAVA_HINTS,
+    REGISTRY_PREFIX,
 )
 from kafka_ordered_ops.kafka.properties import parse_properties
 
@@ -42,6 +44,7 @@ class ReaderKind(StrEnum):
 
 
 _READER: Final = "reader"
+_REGISTRY_KEYS: Final = frozenset(f"{REGISTRY_PREFIX}{name}" for name in ALLOWED_REGISTRY)
 
 #: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
 #: transaction's calls outlive the transaction, because they ignore the time-out of the call.
@@ -222,6 +225,9 @@ class ClientSettings:
             if key == _READER:
                 values[key] = check_choice(value, ReaderKind, what=_READER)
                 continue
+            if key in _REGISTRY_KEYS:
+                values[key] = _as_text(key, value)
+                continue
             if key not in ALLOWED_KEYS and key not in allowed and key not in unforced:
                 raise SettingNotAllowedError(_refusal(key, option), key=key)
             values[key] = _as_text(key, value)
@@ -273,6 +279,15 @@ class ClientSettings:
     def reader(self) -> ReaderKind:
         """What reads records."""
         return ReaderKind(self._values.get(_READER, ReaderKind.AUTO))
+
+    @property
+    def registry(self) -> dict[str, str]:
+        """The settings of the schema registry's client, without their prefix; empty without a registry."""
+        return {
+            key.removeprefix(REGISTRY_PREFIX): value
+            for key, value in self._values.items()
+            if key in _REGISTRY_KEYS
+        }
 
     def secret_values(self) -> tuple[str, ...]:
         """Return the values that no log, plan or message may contain, for masking them in other programs' texts."""
@@ -334,7 +349,7 @@ class ClientSettings:
 
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
         """Return the values for one kind of client: the client warns about keys of another kind."""
-        others = (ALLOWED_CONSUMER | ALLOWED_PRODUCER) - kind | {_READER}
+        others = (ALLOWED_CONSUMER | ALLOWED_PRODUCER) - kind | {_READER} | _REGISTRY_KEYS
         values = {key: value for key, value in self._values.items() if key not in others}
         if "reconnect.backoff.ms" in values:
             # The client's own default, because ours could be below the given value.
@@ -406,7 +421,8 @@ def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], optio
 
 
 def _refusal(key: str, option: str) -> str:
-    close = difflib.get_close_matches(key, ALLOWED_KEYS | _FORCED, n=1, cutoff=0.8)
+    known = ALLOWED_KEYS | _FORCED | _REGISTRY_KEYS
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     hint = JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
     return (
         f"client setting {shown(key)} is not on the allow-list"

@@ -120,6 +120,7 @@ def check_alike(windows: Iterable[Window]) -> None:
             window.out_of_orderness_ms,
             window.on_data_loss,
             window.mode,
+            window.decoding,
         )
         for window in windows
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -87,6 +87,7 @@ class Planner:
         owner: str | None,
         clock: Callable[[], float],
         pause: Callable[[float], object],
+        fixed: Callable[[Window], Window],
     ) -> None:
         self._group = group_id
         self._lookup = lookup
@@ -97,6 +98,7 @@ class Planner:
         self._owner = owner
         self._clock = clock
         self._pause = pause
+        self._fixed = fixed
         #: Whether a draft was outdated because others had planned meanwhile: in such a group, most drafts will be.
         self._is_overtaken = False
 
@@ -158,6 +160,7 @@ class Planner:
             resumed = {name: record for name, record in existing.items() if record is not None}
             fresh = {name: window for name, window in to_plan.items() if existing[name] is None}
             known = {name: fresh.pop(name) for name in view.forgotten.keys() & fresh.keys()}
+            fresh = dict(zip(fresh, self._with_schemas(fresh.values()), strict=True))
             # 3. Handle other open windows, and outputs of others, in the way of new windows.
             if place is not None:
                 notes = self._check_place(place, view, fresh, resumed, windows)
@@ -179,8 +182,9 @@ class Planner:
                 if policy.on_covered is not OnCovered.REPLAY:
                     raise
                 turn.leave()
-                replayed[error.window_id] = self._replay_instead(
-                    error, to_plan.pop(error.window_id)
+                asked = to_plan.pop(error.window_id)
+                replayed[error.window_id] = self._read_like(
+                    self._replay_instead(error, asked), asked
                 )
                 continue
             except ForeignCommitError as error:
@@ -188,7 +192,10 @@ class Planner:
                 accept(error, policy.adopts_commits)
                 after = None
             if after is not None:
-                planned = {name: _plan_of(known_window(after, name)) for name in to_plan}
+                planned = {
+                    name: self._read_like(_plan_of(known_window(after, name)), windows[name])
+                    for name in to_plan
+                }
                 notes = unpublished_notes(after, windows)
                 every = {**planned, **replayed}
                 return [
@@ -313,6 +320,20 @@ class Planner:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+    def _with_schemas(self, windows: Iterable[Window]) -> Iterator[Window]:
+        """Yield windows with the schemas that the registry has now; those of one call are read alike."""
+        first: Window | None = None
+        for window in windows:
+            first = first or self._fixed(window)
+            yield replace(window, values=first.values, keys=first.keys)
+
+    def _read_like(self, plan: WindowPlan, asked: Window) -> WindowPlan:
+        """Return a plan with its formats as they are asked for now, and the schemas that were looked up for it."""
+        window = plan.window.read_like(asked)
+        if window == plan.window:
+            return plan
+        return replace(plan, window=self._fixed(window))
 
     def _replay_instead(self, error: WindowCoveredError, window: Window) -> WindowPlan:
         view = self._ledger.read(self._group, keep=lambda record: covers(record, window))

@@ -32,6 +32,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy, check_policy
 from kafka_ordered_ops.core.window.window import Window, check_window
 from kafka_ordered_ops.core.window.window_id import check_window_id, default_window_id
+from kafka_ordered_ops.decoding.decoder import fixed as fixed_formats
 from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, SnapshotReader
 from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
@@ -141,6 +142,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
             owner=owner,
             clock=clock,
             pause=gate.pause,
+            fixed=partial(fixed_formats, settings=settings),
         )
         self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
         mover = GroupMover(group_id, self._lookup, self._ledger, lookup_timeout_s=lookup_timeout_s)

@@ -250,7 +250,7 @@ def test_values_are_those_of_fastavro(data: st.DataObject) -> None:
     schema, values = data.draw(records(Names()))
     rows = data.draw(st.lists(values, min_size=1, max_size=4))
     payloads = [bytes_of(row, schema) for row in rows]
-    table = decode(batch_of(payloads), values=Avro(json.dumps(schema))).read_all()
+    table = decode(batch_of(payloads), values=Avro(json.dumps(schema), framing="none")).read_all()
     table.validate(full=True)
     own = stored(table["value"].combine_chunks()).to_pylist()
     theirs = [expected(fastavro_reads(payload, schema, None), schema) for payload in payloads]
@@ -263,7 +263,7 @@ def test_evolved_readers_read_what_fastavro_reads(data: st.DataObject) -> None:
     schema, values = data.draw(records(Names()))
     reader = data.draw(evolved(schema))
     payload = bytes_of(data.draw(values), schema)
-    values = Avro(json.dumps(reader), writer=json.dumps(schema))
+    values = Avro(json.dumps(reader), writer=json.dumps(schema), framing="none")
     table = decode(batch_of([payload]), values=values).read_all()
     own = stored(table["value"].combine_chunks()).to_pylist()
     assert same(own, [expected(fastavro_reads(payload, schema, reader), reader)])
@@ -282,7 +282,9 @@ def test_damaged_records_are_bad_or_as_fastavro_reads_them(data: st.DataObject) 
     )
     whole = bytes_of(data.draw(values), schema)
     table = decode(
-        batch_of([whole, damaged, whole]), values=Avro(json.dumps(schema)), on_bad="keep"
+        batch_of([whole, damaged, whole]),
+        values=Avro(json.dumps(schema), framing="none"),
+        on_bad="keep",
     ).read_all()
     table.validate(full=True)
     reasons = table["value_error"].to_pylist()

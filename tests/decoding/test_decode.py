@@ -19,7 +19,7 @@ ORDER = {
     "name": "Order",
     "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}],
 }
-AVRO = Avro(json.dumps(ORDER))
+AVRO = Avro(json.dumps(ORDER), framing="none")
 
 
 def order(number: int, note: str | None = None) -> bytes:
@@ -131,16 +131,17 @@ def test_streams_without_records_have_columns() -> None:
             lambda batch: decode(batch.rename_columns(["value", "b", "c", "d"]), values=AVRO),
             "the column 'value' has the type string: bytes are expected",
         ),
-        (lambda batch: Avro(), "either a schema, or the subject"),
-        (lambda batch: Avro("{}", subject="s"), "either a schema, or the subject"),
-        (lambda batch: Avro(subject="s"), "give the registry that has it"),
-        (lambda batch: Avro("int", registry="http://r", framing="none"), "leave it out"),
-        (lambda batch: Avro("int", registry="http://r", writer="int"), "leave out writer"),
+        (lambda batch: Avro(), "a schema, or the subject"),
+        (lambda batch: Avro(cast("Any", 5)), "schema is 5: give JSON as text"),
+        (lambda batch: Avro("x" * 600_000), "have 600,000 characters"),
+        (lambda batch: Avro(subject="s", references=["int"]), "references of no schema"),
+        (lambda batch: decode(batch, values=Avro("int")), "Name the registry"),
+        (lambda batch: decode(batch, values=Avro(subject="s")), "give the registry that has it"),
         (
-            lambda batch: Avro("int", registry={"url": "http://r", "proxy": "p"}),
+            lambda batch: decode(batch, registry={"url": "http://r", "proxy": "p"}),
             "'proxy' is not allowed",
         ),
-        (lambda batch: Avro("int", registry={"ssl.ca.location": "f"}), "give its URL"),
+        (lambda batch: decode(batch, registry={"ssl.ca.location": "f"}), "give its URL"),
         (lambda batch: Json(cast("Any", "x")), "give a pyarrow.Schema"),
         (
             lambda batch: decode(batch, values=Json(pa.schema([("x", pa.duration("s"))]))),
@@ -186,7 +187,7 @@ def test_invalid_schemas_are_named(schema: Any, words: str) -> None:
     """Recursive types too: Arrow has none."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(ConfigError) as failure:
-        decode(batch_of([b""]), values=Avro(text))
+        decode(batch_of([b""]), values=Avro(text, framing="none"))
     assert words in str(failure.value)
 
 
@@ -220,7 +221,10 @@ def test_invalid_schemas_are_named(schema: Any, words: str) -> None:
 def test_schemas_that_do_not_fit_are_refused(written: Any, read: Any, words: str) -> None:
     """Changes of a unit or of a scale too, which would change every value silently."""
     with pytest.raises(ConfigError) as failure:
-        decode(batch_of([b""]), values=Avro(json.dumps(read), writer=json.dumps(written)))
+        decode(
+            batch_of([b""]),
+            values=Avro(json.dumps(read), writer=json.dumps(written), framing="none"),
+        )
     assert words in str(failure.value)
 
 
@@ -237,7 +241,7 @@ def doubling(levels: int) -> Any:
 def test_a_schema_that_would_have_a_billion_columns_is_refused() -> None:
     """From a few lines of text."""
     with pytest.raises(ConfigError, match=r"has more than 20,000 types in it"):
-        decode(batch_of([b""]), values=Avro(json.dumps(doubling(14))))
+        decode(batch_of([b""]), values=Avro(json.dumps(doubling(14)), framing="none"))
 
 
 def test_unions_within_unions_are_resolved_in_time() -> None:
@@ -247,7 +251,7 @@ def test_unions_within_unions_are_resolved_in_time() -> None:
         name = f"R{level}"
         record = {"type": "record", "name": name, "fields": [{"name": "x", "type": schema}]}
         schema = ["null", "string", record]
-    table = decode(batch_of([b"\0"]), values=Avro(json.dumps(schema))).read_all()
+    table = decode(batch_of([b"\0"]), values=Avro(json.dumps(schema), framing="none")).read_all()
     assert table["value"].to_pylist() == [None]
 
 
@@ -285,7 +289,7 @@ def nested(size: int) -> Any:
 )
 def test_bad_records_have_reasons(schema: Any, data: bytes, words: str) -> None:
     """A few bytes that ask for millions of items among them."""
-    avro = Avro(json.dumps(schema))
+    avro = Avro(json.dumps(schema), framing="none")
     table = decode(batch_of([data]), values=avro, on_bad="keep").read_all()
     assert words in table["value_error"][0].as_py()
 
@@ -295,7 +299,8 @@ def test_unions_of_several_types_are_structs() -> None:
     union = ["null", "int", "string", {**ORDER, "namespace": "shop"}]
     rows = [None, 5, "x", {"id": 1, "note": None}]
     table = decode(
-        batch_of([encoded(row, union) for row in rows]), values=Avro(json.dumps(union))
+        batch_of([encoded(row, union) for row in rows]),
+        values=Avro(json.dumps(union), framing="none"),
     ).read_all()
     empty = {"int": None, "string": None, "Order": None}
     assert table["value"].to_pylist() == [
@@ -320,6 +325,6 @@ def test_readers_know_aliases_and_default_symbols() -> None:
         "aliases": ["Old"],
         "fields": [{"name": "b", "aliases": ["a"], "type": enum}],
     }
-    avro = Avro(json.dumps(read), writer=json.dumps(written))
+    avro = Avro(json.dumps(read), writer=json.dumps(written), framing="none")
     table = decode(batch_of([encoded({"a": "Z"}, written)]), values=avro).read_all()
     assert table["value"].to_pylist() == [{"b": "X"}]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
@@ -35,6 +35,19 @@ from kafka_ordered_ops.core.window.bounds import (
     StartingOffsets,
     as_starting_offsets,
 )
+from kafka_ordered_ops.core.window.formats import (
+    Format,
+    OnBad,
+    StoredFormat,
+    check_format,
+    format_to_json,
+    kept,
+)
+
+#: Fields that do not decide which records a window asks for.
+_NOT_ASKED: Final = frozenset(
+    {"on_data_loss", "allow_future_cutoff", "values", "keys", "on_bad", "flatten"}
+)
 
 
 # A constructor instead of generated fields, because arguments may be one topic name and text.
@@ -60,6 +73,12 @@ class Window:
         on_data_loss: fail if records of the window are gone or cannot be read, or record their offsets as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
+        values: how values are encoded, `Avro` or `Json`: the column ``value`` becomes a struct, or whatever type the schema has.
+            None leaves bytes.
+        keys: the same for the column ``key``.
+        on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
+            ``value_raw`` with the bytes and ``value_error`` with the reason.
+        flatten: put the fields of a struct in its place.
 
     Raises:
         ConfigError: a value of the wrong type, a time without a zone or outside the years 1 to 9999 in UTC, no
@@ -77,6 +96,10 @@ class Window:
     allow_future_cutoff: bool
     since: datetime | None
     sweep: bool
+    values: Format | None
+    keys: Format | None
+    on_bad: OnBad
+    flatten: bool
 
     def __init__(
         self,
@@ -94,6 +117,10 @@ class Window:
         allow_future_cutoff: bool = False,
         since: datetime | str | None = None,
         sweep: bool = False,
+        values: Format | None = None,
+        keys: Format | None = None,
+        on_bad: OnBad | str = OnBad.FAIL,
+        flatten: bool = False,
     ) -> None:
         checked = {
             "topics": if_literal(topics, partial(as_topics, what="topics")),
@@ -111,6 +138,10 @@ class Window:
             "allow_future_cutoff": check_flag(allow_future_cutoff, what="allow_future_cutoff"),
             "since": None if since is None else as_moment(since, what="since"),
             "sweep": check_flag(sweep, what="sweep"),
+            "values": check_format(values, "values"),
+            "keys": check_format(keys, "keys"),
+            "on_bad": if_literal(on_bad, partial(check_choice, kind=OnBad, what="on_bad")),
+            "flatten": check_flag(flatten, what="flatten"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -135,6 +166,40 @@ class Window:
                 "is empty"
             )
 
+    def read_like(self, asked: Window) -> Window:
+        """Return the planned window with formats as they are asked for now; see `formats.kept`."""
+        return replace(
+            self,
+            values=kept(asked.values, self.values),
+            keys=kept(asked.keys, self.keys),
+            on_bad=asked.on_bad,
+            flatten=asked.flatten,
+        )
+
+    @property
+    def undecoded(self) -> Window:
+        """The same window with values and keys as bytes."""
+        return replace(self, values=None, keys=None)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether values or keys become columns of their own."""
+        return self.values is not None or self.keys is not None
+
+    @property
+    def decoding(self) -> str:
+        """How values and keys are decoded, as text: equal for windows that can be read together."""
+        return strict_json.dumps(self._decoding)
+
+    @property
+    def _decoding(self) -> dict[str, Any]:
+        return {
+            "values": format_to_json(self.values),
+            "keys": format_to_json(self.keys),
+            "on_bad": str(self.on_bad),
+            "flatten": self.flatten,
+        }
+
     def at(self, cutoff: datetime, since: datetime | None = None) -> Window:
         """Return the window with these times; raise `ConfigError` for an empty interval."""
         return replace(self, cutoff=cutoff, since=since)
@@ -156,6 +221,10 @@ class Window:
             on_data_loss=None if self.on_data_loss is OnDataLoss.FAIL else str(self.on_data_loss),
             allow_future_cutoff=self.allow_future_cutoff or None,
             sweep=self.sweep or None,
+            values=self.values,
+            keys=self.keys,
+            on_bad=None if self.on_bad is OnBad.FAIL else str(self.on_bad),
+            flatten=self.flatten or None,
         )
 
     @property
@@ -210,6 +279,7 @@ class Window:
             "isolation": self.isolation.value,
             "on_data_loss": self.on_data_loss.value,
             "allow_future_cutoff": self.allow_future_cutoff,
+            **self._decoding,
         }
 
     @classmethod
@@ -230,9 +300,8 @@ class Window:
         return hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()[:16]
 
     def _identity(self) -> dict[str, Any]:
-        # Attempts may differ in how they handle loss and whether they allow a future cutoff.
-        neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
-        return neutral.to_json()
+        # Attempts may differ in how they handle loss, whether they allow a future cutoff, and what they make of the bytes.
+        return {name: value for name, value in self.to_json().items() if name not in _NOT_ASKED}
 
 
 class StoredWindow(Stored, frozen=True):
@@ -248,12 +317,18 @@ class StoredWindow(Stored, frozen=True):
     isolation: Isolation
     on_data_loss: OnDataLoss
     allow_future_cutoff: bool
+    values: StoredFormat | None
+    keys: StoredFormat | None
+    on_bad: OnBad
+    flatten: bool
 
     @property
     def window(self) -> Window:
         """The window; raises `JsonError` for an invalid one."""
         try:
-            return Window(**self.fields())
+            values = None if self.values is None else self.values.value
+            keys = None if self.keys is None else self.keys.value
+            return Window(**self.fields(values=values, keys=keys))
         except ConfigError as error:
             raise JsonError(f"window: {error}") from error
 

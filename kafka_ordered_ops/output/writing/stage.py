@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from kafka_ordered_ops.core.arguments import check_count, check_flag
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
+from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, decoder_of
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.columns import (
+    STAGE_SCHEMA,
     OffsetsDone,
     judged,
     offsets_of,
@@ -35,6 +38,7 @@ from kafka_ordered_ops.output.writing.in_order import HELD_BYTES_MAX, files_in_o
 from kafka_ordered_ops.output.writing.stage_files import (
     ROWS_PER_FILE,
     Batch,
+    Rows,
     StageFiles,
     as_they_come,
 )
@@ -94,6 +98,8 @@ def stage_windows(
     ``headers`` list<struct<key: string, value: binary>> (null if there are none), ``late`` bool. A window
     without records is one valid file without rows.
 
+    Values and keys are decoded as the windows say.
+
     Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
     cutoff; null if the plan does not know them), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
     (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
@@ -132,6 +138,8 @@ def stage_windows(
         check_not_covered(plan)
     pieces = pieces_of(plans)
     started = time.monotonic()
+    decoder = decoder_of(plans[0].window, settings)
+    schema = STAGE_SCHEMA if decoder is None else decoder.schema_of(STAGE_SCHEMA)
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     reader = open_reader(
         settings,
@@ -155,15 +163,22 @@ def stage_windows(
         else:
             tables = as_they_come(batches, rows_per_file)
         sealed = []
-        with StageFiles([draft.path for draft in drafts], drafts[0].files) as files:
+        with StageFiles([draft.path for draft in drafts], drafts[0].files, schema) as files:
             for window, rows in tables:
-                files.write(window, rows)
+                files.write(window, rows if decoder is None else partial(_decoded, decoder, rows))
             for window, draft in enumerate(drafts):
                 written = files.close(window)
                 elapsed_ms = round((time.monotonic() - started) * 1000)
                 facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
                 sealed.append(draft.seal(facts))
     return sealed
+
+
+def _decoded(decoder: Decoder, rows: Rows) -> pa.Table:
+    """Return a file's rows decoded, in the thread that writes it."""
+    table = rows()
+    batches = map(decoder.decoded, table.to_batches(DECODED_ROWS))
+    return pa.Table.from_batches(batches, decoder.schema_of(table.schema))
 
 
 class Tally:

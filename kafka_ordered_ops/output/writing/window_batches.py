@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
+from kafka_ordered_ops.decoding.decoder import Decoder
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -15,6 +16,11 @@ from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA as STAGE_SCHE
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.output.writing.in_order import HELD_BYTES_MAX, in_total_order
 from kafka_ordered_ops.output.writing.stage import Progress, Tally, counted
+
+
+def window_schema(decoder: Decoder | None) -> pa.Schema:
+    """Return the columns of a window's records."""
+    return STAGE_SCHEMA if decoder is None else decoder.schema_of(STAGE_SCHEMA)
 
 
 def read_batches(
@@ -27,8 +33,9 @@ def read_batches(
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
     finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
+    decoder: Decoder | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the plan's records, in batches of `STAGE_SCHEMA`, with at most a few hundred MiB in memory.
+    """Yield exactly the plan's records, in batches of `window_schema`, with at most a few hundred MiB in memory.
 
     Args:
         plan: the window.
@@ -39,8 +46,10 @@ def read_batches(
         stall_timeout_s: how long to wait for progress of any partition.
         progress: called while records are read, with (offsets done, offsets in all).
         finished: called with the facts of the window once all records have been yielded.
+        decoder: the columns of values and keys.
 
     Raises:
+        DecodeError: a value cannot be decoded.
         WindowCoveredError: other windows deliver this one's records.
         SpillError: the files for spilled records fail.
         ReadError, RecordsLostError, BrokerError: raised by the reader.
@@ -55,9 +64,12 @@ def read_batches(
         stall_timeout_s=stall_timeout_s,
         topic_ids=plan.topic_ids,
     )
-    batches = counted(reader, pieces, tally, progress)
-    if ordered:
-        yield from in_total_order(batches, folder, held_bytes_max=held_bytes_max)
-    else:
-        yield from (batch.records for batch in batches)
+    arriving = counted(reader, pieces, tally, progress)
+    batches = (
+        in_total_order(arriving, folder, held_bytes_max=held_bytes_max)
+        if ordered
+        else (batch.records for batch in arriving)
+    )
+    # Last: bytes take less memory and disk than columns.
+    yield from batches if decoder is None else map(decoder.decoded, batches)
     finished(tally.facts(0))

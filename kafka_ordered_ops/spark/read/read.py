@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.decoding.decoder import decoder_of
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
+from kafka_ordered_ops.spark.read.decoded import decoded_frame
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
 from kafka_ordered_ops.spark.read.read_local import read_staged
@@ -60,7 +62,7 @@ def read_windows(
     int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``
     array<struct<key: string, value: binary>> (null if there are none), ``late`` boolean (the record was
     written after the window of its time had been planned, or is stamped before the interval that takes it),
-    ``window_id`` string (the window that takes the record).
+    ``window_id`` string (the window that takes the record). Values and keys are decoded as the windows say, in the tasks.
 
     With the engines python and connector the result is lazy, and every action reads the same records from Kafka again:
     call ``persist()`` for more than one action. A task's error reaches the driver as text inside one of Spark's errors;
@@ -87,6 +89,7 @@ def read_windows(
         ConfigError: an unknown engine, or one whose requirements the session does not meet; no plan, or plans that
             cannot be read together or that share offsets; or a missing `local_root` for a session that is not local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
+        RegistryError, AuthenticationError: the schema registry fails, or refuses the credentials.
         ReadError, SpillError, BrokerError: from engine local, or from the sample before sorting, at once.
     """
     check_pyspark()
@@ -95,7 +98,10 @@ def read_windows(
     check_together(plans)
     check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
+    decoder = decoder_of(plans[0].window, settings)
     if engine is Engine.LOCAL:
-        return read_staged(reading, ordered=ordered, local_root=local_root)
-    frame = frame_of(engine, reading)
-    return in_order(reading, frame) if ordered else frame.drop(WINDOW_NUMBER)
+        frame = read_staged(reading, ordered=ordered, local_root=local_root)
+    else:
+        read = frame_of(engine, reading)
+        frame = in_order(reading, read) if ordered else read.drop(WINDOW_NUMBER)
+    return frame if decoder is None else decoded_frame(frame, decoder)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,9 @@ def read_staged(
     outputs = [StagedOutput.of(plan, root) for plan in plans]
     missing = [plan for plan, output in zip(plans, outputs, strict=True) if not output.exists()]
     if missing:
+        # Bytes: Spark's tasks decode them.
         stage_windows(
-            missing,
+            [replace(plan, window=plan.window.undecoded) for plan in missing],
             reading.settings,
             root,
             ordered=ordered,

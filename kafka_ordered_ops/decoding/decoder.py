@@ -1,0 +1,305 @@
+"""Decode batches of records, by the formats that a window or a caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_ordered_ops.core.errors import ConfigError, DecodeError
+from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.window.formats import Avro, Format, Framing, Json, OnBad, UnknownFields
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.decoding.avro_records import record_reader
+from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
+from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.json_records import json_reader
+from kafka_ordered_ops.kafka.schema_registry import Registry, RegistryClient
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+_Field: TypeAlias = "pa.Field[Any]"
+_Array: TypeAlias = "pa.Array[Any]"
+
+#: Bytes of a schema's id, after a zero byte.
+_ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
+#: Reasons are cut: they may quote the value.
+_REASON_MAX: Final = 500
+#: Records that are decoded together: as objects of Python, they take many times their bytes.
+DECODED_ROWS: Final = 10_000
+
+
+class _Reader(Protocol):
+    """Decodes the values of one column."""
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """What values become."""
+
+    def read(self, data: bytes) -> Any:
+        """Return a value as pyarrow takes it; raise `BadValueError`."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Columns in place of ``key`` and ``value``. Pickled for tasks, with the known schemas, and the registry's credentials.
+
+    Args:
+        values: how the column ``value`` is encoded; None leaves it as it is.
+        keys: the same for the column ``key``.
+        on_bad: what happens to bad values.
+        flatten: put the fields of a struct in its place.
+        registry: has the schemas of writers.
+    """
+
+    values: Format | None
+    keys: Format | None
+    on_bad: OnBad = OnBad.FAIL
+    flatten: bool = False
+    registry: RegistryClient | None = None
+
+    def schema_of(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of decoded batches.
+
+        Raises:
+            ConfigError: invalid schemas; a column is missing, or does not hold bytes, or its name is there twice.
+            RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
+        """
+        for name in self._columns:
+            if schema.get_field_index(name) < 0:
+                raise ConfigError(f"there is no column {name!r} among {', '.join(schema.names)}")
+        fields: list[_Field] = []
+        for part in schema:
+            column = self._columns.get(part.name)
+            fields += [part] if column is None else column.fields(part)
+        names = [part.name for part in fields]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(
+                f"decoded columns have the names of others, {', '.join(sorted(twice))}: use flatten=False"
+            )
+        return pa.schema(fields)
+
+    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns of `schema_of`; raise `DecodeError`, or as the registry does."""
+        fields: list[_Field] = []
+        arrays: list[_Array] = []
+        for part, array in zip(batch.schema, batch.columns, strict=True):
+            column = self._columns.get(part.name)
+            fields += [part] if column is None else column.fields(part)
+            arrays += [array] if column is None else column.arrays(batch, array)
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what was made for this process.
+        return Decoder, (self.values, self.keys, self.on_bad, self.flatten, self.registry)
+
+    @cached_property
+    def _columns(self) -> dict[str, _Column]:
+        return {
+            name: _Column(name, _reader(wanted, self.registry), self.on_bad, self.flatten)
+            for name, wanted in (
+                ("key", with_schema(self.keys, self.registry)),
+                ("value", with_schema(self.values, self.registry)),
+            )
+            if wanted is not None
+        }
+
+
+def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
+    """Return the decoder of a planned window; None if its records stay bytes.
+
+    It knows all schemas of the window's subjects, so that tasks on other machines need no registry.
+
+    Raises:
+        ConfigError: the settings name no registry, and a format needs one; or as `Decoder.schema_of`.
+        RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
+    """
+    if not window.is_decoded:
+        return None
+    registry = _registry_of(window, settings)
+    for wanted in _avro_of(window):
+        if registry is not None and wanted.needs_registry and wanted.subject is not None:
+            registry.learn(wanted.subject)
+    return Decoder(window.values, window.keys, window.on_bad, window.flatten, registry)
+
+
+def fixed(window: Window, settings: ClientSettings) -> Window:
+    """Return a window whose formats have their reader schemas: the newest ones of their subjects now.
+
+    Raises:
+        ConfigError: a subject is unknown, a schema is invalid or of another kind, or the settings name no registry.
+        RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
+    """
+    if not window.is_decoded:
+        return window
+    registry = _registry_of(window, settings)
+    values, keys = with_schema(window.values, registry), with_schema(window.keys, registry)
+    # Invalid schemas are found before anything is planned.
+    Decoder(values, keys, window.on_bad, window.flatten, registry).schema_of(RECORD_SCHEMA)
+    return replace(window, values=values, keys=keys)
+
+
+def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | None:
+    """Return the registry of the settings, if a format of the window needs one."""
+    wanted = [avro for avro in _avro_of(window) if avro.needs_registry]
+    if not wanted:
+        return None
+    if (registry := Registry.of(settings)) is None:
+        raise ConfigError(
+            f"{wanted[0]!r} needs a schema registry: set schema.registry.url in the client settings, or say with framing='none' "
+            "that no schema id stands before a value"
+        )
+    return registry.connect()
+
+
+def with_schema(wanted: Format | None, registry: RegistryClient | None) -> Format | None:
+    """Return a format with its reader schema, which may be the newest one of its subject."""
+    if not isinstance(wanted, Avro) or wanted.schema is not None or wanted.subject is None:
+        return wanted
+    if registry is None:
+        raise ConfigError(f"subject is {wanted.subject!r}: give the registry that has it")
+    newest = registry.newest(wanted.subject)
+    if newest.kind != "AVRO":
+        raise ConfigError(f"the newest schema of {wanted.subject} is {newest.kind}, not Avro")
+    return wanted.fixed(newest.text, newest.references)
+
+
+def _avro_of(window: Window) -> list[Avro]:
+    return [wanted for wanted in (window.values, window.keys) if isinstance(wanted, Avro)]
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of bytes that is decoded."""
+
+    name: str
+    reader: _Reader
+    on_bad: OnBad
+    flatten: bool
+
+    @property
+    def flat(self) -> list[_Field]:
+        """The fields of the struct that values become, if they are wanted in its place."""
+        arrow: Any = self.reader.arrow
+        return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
+
+    def fields(self, column: _Field) -> list[_Field]:
+        """Return the fields in place of the column's."""
+        if column.type not in (pa.binary(), pa.large_binary()):
+            raise ConfigError(
+                f"the column {self.name!r} has the type {column.type}: bytes are expected"
+            )
+        fields = [pa.field(part.name, part.type) for part in self.flat]
+        fields = fields or [pa.field(self.name, self.reader.arrow)]
+        if self.on_bad is OnBad.KEEP:
+            raw, reason = f"{self.name}_raw", f"{self.name}_error"
+            fields += [pa.field(raw, column.type), pa.field(reason, pa.string())]
+        return fields
+
+    def arrays(self, batch: pa.RecordBatch, column: _Array) -> list[_Array]:
+        """Return the arrays of `fields`; raise `DecodeError`."""
+        rows: list[Any] = []
+        reasons: dict[int, str] = {}
+        for row, data in enumerate(column.to_pylist()):
+            value = None
+            if data is not None:
+                try:
+                    value = self.reader.read(data)
+                except BadValueError as error:
+                    reasons[row] = str(error)[:_REASON_MAX]
+            rows.append(value)
+        if reasons and self.on_bad is OnBad.FAIL:
+            raise _decode_error(self.name, batch, reasons)
+        decoded: Any = pa.array(rows, self.reader.arrow)
+        arrays = decoded.flatten() if self.flat else [decoded]
+        if self.on_bad is OnBad.KEEP:
+            bad = pa.array([row in reasons for row in range(len(rows))], pa.bool_())
+            nothing = pa.scalar(None, column.type)
+            arrays += [
+                pc.if_else(bad, column, nothing),
+                pa.array([reasons.get(row) for row in range(len(rows))], pa.string()),
+            ]
+        return arrays
+
+
+def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> DecodeError:
+    row = min(reasons)
+    where = {
+        part: batch.column(part)[row].as_py() if part in batch.schema.names else None
+        for part in ("topic", "partition", "offset")
+    }
+    place = "{topic}[{partition}] at offset {offset}".format(**where)
+    return DecodeError(
+        f"{place}: the {name} cannot be decoded: {reasons[row]}. In this batch of {batch.num_rows:,} records, "
+        f"{len(reasons):,} are bad. Fix the schema, or keep such records with on_bad='keep'",
+        **where,
+        bad=len(reasons),
+    )
+
+
+# --- readers -----------------------------------------------------------------------------------
+
+
+def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
+    return _JsonReader(wanted) if isinstance(wanted, Json) else _AvroReader(wanted, registry)
+
+
+class _JsonReader:
+    def __init__(self, json: Json) -> None:
+        self.arrow: pa.DataType = pa.struct(list(json.schema))
+        self.read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
+
+
+class _AvroReader:
+    def __init__(self, avro: Avro, registry: RegistryClient | None) -> None:
+        self._id_bytes = _ID_BYTES.get(avro.framing, 0)
+        self._reader: AvroType = parse_avro(avro.schema or "", avro.references)
+        self.arrow = self._reader.arrow
+        self._registry = registry
+        #: By the writer schema's id; None for that of all values.
+        self._reads: dict[int | None, Callable[[bytes], Any]] = {}
+        if not avro.needs_registry:
+            writer = self._reader if avro.writer is None else parse_avro(avro.writer)
+            self._reads[None] = record_reader(writer, self._reader)
+        elif registry is None:
+            raise ConfigError(
+                f"{avro!r}: the schema of each value comes from a registry, by its id. Name the registry, or say with "
+                "framing='none' that no id stands before a value"
+            )
+
+    def read(self, data: bytes) -> Any:
+        if not self._id_bytes:
+            return self._reads[None](data)
+        start = 1 + self._id_bytes
+        if len(data) < start or data[0] != 0:
+            raise BadValueError("it does not begin with a zero byte and a schema id")
+        if self._registry is None:
+            return self._reads[None](data[start:])
+        schema_id = int.from_bytes(data[1:start], "big")
+        if schema_id not in self._reads:
+            self._reads[schema_id] = self._reader_of(self._registry, schema_id)
+        return self._reads[schema_id](data[start:])
+
+    def _reader_of(self, registry: RegistryClient, schema_id: int) -> Callable[[bytes], Any]:
+        written = registry.schema(schema_id)
+        if written is None:
+            return _refused(f"the registry has no schema {schema_id}")
+        if written.kind != "AVRO":
+            return _refused(f"schema {schema_id} is {written.kind}, not Avro")
+        try:
+            return record_reader(parse_avro(written.text, written.references), self._reader)
+        except ConfigError as error:
+            return _refused(f"schema {schema_id}: {error}")
+
+
+def _refused(reason: str) -> Callable[[bytes], Any]:
+    def read(_: bytes) -> Any:
+        raise BadValueError(reason)
+
+    return read

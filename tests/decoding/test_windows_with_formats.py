@@ -1,0 +1,161 @@
+"""Windows whose values are decoded: planned with their schemas, and read alike ever after."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_ordered_ops import (
+    ConfigError,
+    DecodeError,
+    OrderedWindows,
+    Window,
+    WindowPlan,
+    stage_window,
+)
+from kafka_ordered_ops.decoding import Avro, Json
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.encoded_values import encoded
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}],
+}
+AVRO = Avro(json.dumps(ORDER), framing="none")
+
+
+@pytest.fixture
+def kafka() -> Any:
+    """A Kafka with ten orders in Avro."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders", partitions=2)
+        for number in range(10):
+            value = encoded({"id": number, "note": None}, ORDER)
+            kafka.produce("orders", partition=number % 2, timestamp_ms=1_000 + number, value=value)
+        yield kafka
+
+
+def day(number: int = 1, **more: Any) -> Window:
+    """Return the window up to the end of a day."""
+    more = {"starting_offsets": "earliest", "values": AVRO, **more}
+    return Window("orders", cutoff=f"1970-01-{number + 1:02}T00:00:00Z", **more)
+
+
+def test_a_window_is_written_with_typed_columns(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """By a copy, without a line of code; a window without records has the columns too."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    table = windows.run(day(), tmp_path / "lake").to_arrow()
+    assert table["value"].to_pylist() == [{"id": number, "note": None} for number in range(10)]
+    flat = windows.run(day(2, flatten=True), tmp_path / "flat").to_arrow()
+    assert (flat.num_rows, flat.schema.names[6:8]) == (0, ["id", "note"])
+
+
+def test_every_way_of_reading_decodes(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """In memory, as a stream, and staged by hand from the plan's text in another process."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    with windows.open(day(flatten=True)) as window:
+        schema = window.to_batches().schema  # type: ignore[attr-defined]
+        tables = [
+            window.to_arrow(),
+            window.to_arrow(ordered=False).sort_by("offset").sort_by("timestamp"),
+            pa.Table.from_batches(window.to_batches(), schema),
+            pa.RecordBatchReader.from_stream(window).read_all(),
+        ]
+        plan = WindowPlan.from_text(window.plan.to_text())
+    assert plan.window.values == AVRO
+    for table in tables:
+        assert table["id"].to_pylist() == list(range(10))
+        assert table.schema == schema
+    staged = stage_window(plan, kafka.settings, tmp_path)
+    assert staged.facts["records"] == 10
+
+
+def test_bad_values_stop_the_window_or_are_kept(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """The window stays open: it is read again with other arguments, and holds the same records."""
+    kafka.produce("orders", partition=1, timestamp_ms=2_000, value=b"x")
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    with pytest.raises(DecodeError) as failure:
+        windows.run(day(), tmp_path / "lake")
+    assert (failure.value.topic, failure.value.partition, failure.value.offset) == ("orders", 1, 5)
+    assert [window.status for window in windows.list()] == ["planned"]
+    kept = windows.run(day(on_bad="keep"), tmp_path / "lake").to_arrow()
+    assert kept.num_rows == 11
+    assert kept["value_raw"].to_pylist()[10] == b"x"
+
+
+def test_formats_do_not_decide_which_records(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """A finished window of another format is the same window; its records are read as they are asked for now."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    windows.run(day(), tmp_path / "lake")
+    assert windows.run(day(values=None), tmp_path / "lake").outcome.startswith("already")
+    with windows.open(day(values=None)) as window:
+        assert window.to_arrow().schema.field("value").type == pa.binary()
+    json_format = Json(pa.schema([("id", pa.int64())]))
+    with windows.open(day(values=json_format, on_bad="keep")) as window:
+        assert None not in window.to_arrow()["value_error"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (lambda: day(values=Avro(subject="orders-value")), "set schema.registry.url"),
+        (lambda: day(values=Avro("{}", framing="none")), "schema"),
+        (lambda: day(values="avro"), "values is 'avro'"),
+        (
+            lambda: day(values=Json(pa.schema([("offset", pa.int64())])), flatten=True),
+            "the names of others, offset",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_not_planned(
+    kafka: InMemoryKafka, tmp_path: Path, window: Any, words: str
+) -> None:
+    """The error comes before the window holds its records."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    with pytest.raises(ConfigError) as failure:
+        windows.run(window(), tmp_path / "lake")
+    assert words in str(failure.value)
+    assert windows.list() == []
+
+
+def test_registry_settings_are_no_client_settings(kafka: InMemoryKafka) -> None:
+    """They are masked, travel with the others, and do not reach librdkafka."""
+    secrets = {
+        "schema.registry.url": "http://registry",
+        "schema.registry.basic.auth.user.info": "anna:canary-word",
+    }
+    windows = OrderedWindows({**kafka.settings, **secrets}, group_id="g")
+    settings = pickle.loads(pickle.dumps(windows.settings))
+    assert "canary" not in repr(settings)
+    assert settings.registry["basic.auth.user.info"] == "anna:canary-word"
+    assert "anna:canary-word" in settings.secret_values()
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("flag", pa.bool_(), nullable=False),
+        ("small", pa.uint8()),
+        ("at", pa.timestamp("ms", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("price", pa.decimal128(9, 2)),
+        ("huge", pa.decimal256(50, 0)),
+        ("clock", pa.time64("us")),
+        ("tags", pa.list_(pa.struct([("name", pa.string()), ("n", pa.int32())]))),
+        ("more", pa.map_(pa.string(), pa.large_list(pa.date32()))),
+    ]
+)
+
+
+def test_columns_of_json_are_stored_with_the_plan(kafka: InMemoryKafka) -> None:
+    """Every type comes back as it was."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    plan = windows.plan(day(values=Json(SCHEMA, "bad"), on_bad="keep"))
+    stored = windows.show(plan.window_id).plan.window
+    assert stored.values == Json(SCHEMA, "bad")
+    assert (stored.on_bad, stored.flatten) == ("keep", False)
