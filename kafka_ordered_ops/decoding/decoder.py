@@ -236,8 +236,8 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
     }
     place = "{topic}[{partition}] at offset {offset}".format(**where)
     return DecodeError(
-        f"{place}: the {name} cannot be decoded: {reasons[row]}. In this batch of {batch.num_rows:,} records, "
-        f"{len(reasons):,} are bad. Fix the schema, or keep such records with on_bad='keep'",
+        f"{place}: the {name} cannot be decoded: {reasons[row]}. Bad records of the {batch.num_rows:,} read with it: "
+        f"{len(reasons):,}. Fix the schema, or keep such records with on_bad='keep'",
         **where,
         bad=len(reasons),
     )

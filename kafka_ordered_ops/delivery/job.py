@@ -31,6 +31,17 @@ if TYPE_CHECKING:
 Found = Callable[[Mapping[str, Any]], "Staged | None"]
 
 
+def _check_copy(sink: TableSink, window: Window | None, settings: ClientSettings | None) -> None:
+    from kafka_ordered_ops.decoding.decoder import decoder_of
+    from kafka_ordered_ops.spark.read.decoded import record_columns
+
+    decoder = None if window is None or settings is None else decoder_of(window, settings)
+    if decoder is None:
+        sink.check_copy()
+    else:
+        sink.check_copy(record_columns(decoder))
+
+
 @dataclass(kw_only=True, eq=False)
 class WindowJob:
     """A job, the destination of its windows, and its Spark session in this process.
@@ -166,6 +177,9 @@ class WindowJob:
         self,
         stopped: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] | None = None,
+        *,
+        window: Window | None = None,
+        settings: ClientSettings | None = None,
     ) -> Iterator[Found]:
         """Keep the windows' resources open until they are published; yield a function that finds earlier outputs.
 
@@ -175,6 +189,8 @@ class WindowJob:
         Args:
             stopped: whether the job must end.
             say: receives the output lines of an application; `None` leaves them in its own log.
+            window: says how values and keys are decoded; a table must have columns for them.
+            settings: how to reach the schema registry.
 
         Raises:
             ConfigError: there is no Spark, or the table is not as required.
@@ -198,7 +214,7 @@ class WindowJob:
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
                 if self._copies:
-                    sink.check_copy()
+                    _check_copy(sink, window, settings)
                 try:
                     yield _Earlier(partial(found_in_table, sink), EarlierOutputs())
                 finally:

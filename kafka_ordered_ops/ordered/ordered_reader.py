@@ -154,6 +154,7 @@ class OrderedReader:
         if not isinstance(plan, WindowPlan):
             raise ConfigError("plan is not a WindowPlan: pass the result of OrderedWindows.plan")
         check_not_covered(plan)
+        plan.window.check_bytes("OrderedReader")
         reader = cls.__new__(cls)
         question = Question.of(
             topics=(),

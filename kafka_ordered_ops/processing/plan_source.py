@@ -64,6 +64,7 @@ class PlanSource:
         commit_interval_s: float = COMMIT_INTERVAL_S,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        plan.window.check_bytes("a Processor")
         self.group_id = plan.group_id
         self.isolation = plan.isolation
         self.topic_ids: Mapping[str, str] = plan.topic_ids

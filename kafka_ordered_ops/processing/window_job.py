@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.decisions.splitting import waiting_parts
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.core.window.window import check_window
 from kafka_ordered_ops.output.writing.reported import Reported, returned_by
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S, PlanSource, ProgressKeeper
 from kafka_ordered_ops.processing.processor import Processor
@@ -150,6 +151,7 @@ def process_window(
             raise ConfigError("a plan already has its id: omit window_id and policy")
         plan = _with_status(windows, window)
     else:
+        check_window(window).check_bytes("a Processor")
         plan = windows.plan(window, window_id, policy or Policy())
 
     def write(attempt_plan: WindowPlan) -> Reported:

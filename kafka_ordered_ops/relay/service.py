@@ -171,6 +171,7 @@ class Relay:
             raise ConfigError(
                 f"the plan of window {plan.window_id} has no partitions: nothing can be handed out"
             )
+        plan.window.check_bytes("a relay")
         if plan.isolation is not self._options.isolation:
             raise ConfigError(
                 f"window {plan.window_id} was planned with isolation {plan.isolation}, and this relay reads with isolation "

@@ -175,7 +175,7 @@ def _check_on_broker(bootstrap: str, seed: int, base: Path) -> Counter[tuple[str
     return found.outcomes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_readers_keep_what_processes_that_end_for_real_have_shown(
     bootstrap: str, tmp_path: Path
@@ -185,7 +185,7 @@ def test_readers_keep_what_processes_that_end_for_real_have_shown(
     assert any(outcome == "killed" for _, outcome in outcomes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_readers_keep_it_in_fifty_histories_on_a_broker(bootstrap: str, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def _measure(
     return ran
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_contenders_take_turns_and_a_complete_journal_needs_no_run(tmp_path: Path) -> None:
     """A B C A B C; what the file keeps is what was measured; a second call runs nothing."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -139,7 +139,7 @@ def test_contenders_take_turns_and_a_complete_journal_needs_no_run(tmp_path: Pat
     assert _measure(tmp_path, contenders, again) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_with_whole_rounds(tmp_path: Path) -> None:
     """A round that was cut off is recreated by all, in new processes that are warmed up first."""
     path = tmp_path / "j.jsonl"
@@ -174,7 +174,7 @@ def test_another_run_keeps_nothing_of_this_one(tmp_path: Path) -> None:
     assert len(Journal(path, replace(FACTS, code="1" * 12).to_json())) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_children_used_counts(tmp_path: Path) -> None:
     """CPU seconds and memory of a child that has come and gone are in the measurement of its parent."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -258,7 +258,7 @@ class CutOff(Nothing):
         return Work(lambda _: Outcome(seconds=60.0, records=3, is_complete=False))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_contender_that_was_cut_off_need_not_deliver_the_same(tmp_path: Path) -> None:
     """The others are still held against one another; what it did is kept."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -271,7 +271,7 @@ def test_a_contender_that_was_cut_off_need_not_deliver_the_same(tmp_path: Path) 
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_contenders_must_deliver_the_same(tmp_path: Path) -> None:
     """A ratio between different work would mean nothing."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())

@@ -243,7 +243,7 @@ class Asked(Terminal):
         os.write(self._fd, f"{text}\n".encode())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_person_is_asked_on_a_terminal(cluster: Cluster) -> None:
     """No changes nothing; yes does what was shown."""
     where = (cluster.bootstrap, cluster.group_id, cluster.topic)

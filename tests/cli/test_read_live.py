@@ -95,7 +95,7 @@ def test_records_up_to_a_cutoff_and_nothing_else(cluster: Cluster) -> None:
     assert topics(cluster.bootstrap) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["jsonl", "csv", "arrow", "parquet"])
 def test_every_format_goes_through_a_pipe(
     bootstrap: str, many: str, tmp_path: Path, form: str
@@ -120,7 +120,7 @@ def test_every_format_goes_through_a_pipe(
 # --- pipes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["jsonl", "csv", "arrow", "parquet"])
 @pytest.mark.parametrize("more", [(), ("--follow", "--grace", "PT0S")])
 def test_a_closed_pipe_is_the_end(
@@ -139,7 +139,7 @@ def test_a_closed_pipe_is_the_end(
     assert err == b""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pipe_that_closes_while_there_is_nothing_to_write(cluster: Cluster) -> None:
     """No write would notice; the end is noticed all the same."""
     with started("-b", cluster.bootstrap, cluster.topic, "-f", "--grace", "PT0S") as process:
@@ -152,7 +152,7 @@ def test_a_pipe_that_closes_while_there_is_nothing_to_write(cluster: Cluster) ->
 # --- signals -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_ends_a_live_read_between_two_records(
     cluster: Cluster, number: signal.Signals, code: int
@@ -171,7 +171,7 @@ def test_a_signal_ends_a_live_read_between_two_records(
     assert cluster.committed == {0: 6, 1: 3}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_a_write_that_nobody_reads(bootstrap: str, many: str) -> None:
     """The pipe is full, and the command waits in the middle of a batch."""
     with started("-b", bootstrap, many, "-f", "--grace", "PT0S") as process:
@@ -184,7 +184,7 @@ def test_ctrl_c_ends_a_write_that_nobody_reads(bootstrap: str, many: str) -> Non
         assert process.stderr.read() == b"interrupted\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_the_format_of_a_file(cluster: Cluster, tmp_path: Path) -> None:
     """A live read into a file is there from the beginning, and is a complete stream at the end."""
     file = tmp_path / "out"
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_the_format_of_a_file(cluster: Cluster, tmp_path: Path) -> N
     assert out.endswith(b"\xff\xff\xff\xff\x00\x00\x00\x00")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_leaves_no_file_that_is_not_complete(
     bootstrap: str, many: str, tmp_path: Path
 ) -> None:
@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_no_file_that_is_not_complete(
 
 
 @pytest.mark.long  # The group misses a member that was killed after 45 seconds.
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_read_of_a_group_goes_on_from_its_commit(
     bootstrap: str, many: str, group_id: str, produce: Produce, tmp_path: Path
 ) -> None:
@@ -259,7 +259,7 @@ def picture(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_partitions_are_shown_while_records_go_elsewhere(
     bootstrap: str, many: str, tmp_path: Path
 ) -> None:
@@ -277,7 +277,7 @@ def test_the_partitions_are_shown_while_records_go_elsewhere(
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_eighty_columns_have_room_for_the_partitions(
     bootstrap: str, many: str, tmp_path: Path
 ) -> None:
@@ -293,7 +293,7 @@ def test_eighty_columns_have_room_for_the_partitions(
     assert terminal.close() == 130
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_many_partitions_those_that_matter_are_shown(
     bootstrap: str, many: str, topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -323,7 +323,7 @@ def test_of_many_partitions_those_that_matter_are_shown(
     assert "holds back" in first
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_on_a_terminal_come_after_the_bar(bootstrap: str, many: str) -> None:
     """The bar is erased, the records have no colours, and nothing is drawn between them."""
     terminal = Terminal(("read", "-b", bootstrap, many, "-n", "2"), lines=40)
@@ -335,7 +335,7 @@ def test_records_on_a_terminal_come_after_the_bar(bootstrap: str, many: str) -> 
     assert after.splitlines()[2:] == ["2 records"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_binary_records_are_no_text_for_a_terminal(bootstrap: str, many: str) -> None:
     """They would change its state."""
     terminal = Terminal(("read", "-b", bootstrap, many, "--format", "arrow"), lines=40)

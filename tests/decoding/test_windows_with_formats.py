@@ -137,19 +137,18 @@ def test_registry_settings_are_no_client_settings(kafka: InMemoryKafka) -> None:
     assert "anna:canary-word" in settings.secret_values()
 
 
-SCHEMA = pa.schema(
-    [
-        pa.field("flag", pa.bool_(), nullable=False),
-        ("small", pa.uint8()),
-        ("at", pa.timestamp("ms", "UTC")),
-        ("local", pa.timestamp("us")),
-        ("price", pa.decimal128(9, 2)),
-        ("huge", pa.decimal256(50, 0)),
-        ("clock", pa.time64("us")),
-        ("tags", pa.list_(pa.struct([("name", pa.string()), ("n", pa.int32())]))),
-        ("more", pa.map_(pa.string(), pa.large_list(pa.date32()))),
-    ]
-)
+COLUMNS: list[Any] = [
+    pa.field("flag", pa.bool_(), nullable=False),
+    ("small", pa.uint8()),
+    ("at", pa.timestamp("ms", "UTC")),
+    ("local", pa.timestamp("us")),
+    ("price", pa.decimal128(9, 2)),
+    ("huge", pa.decimal256(50, 0)),
+    ("clock", pa.time64("us")),
+    ("tags", pa.list_(pa.struct([("name", pa.string()), ("n", pa.int32())]))),
+    ("more", pa.map_(pa.string(), pa.large_list(pa.date32()))),
+]
+SCHEMA = pa.schema(COLUMNS)
 
 
 def test_columns_of_json_are_stored_with_the_plan(kafka: InMemoryKafka) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from kafka_ordered_ops import Application, ClientSettings, ConfigError, OrderedWindows, Table
+from kafka_ordered_ops import (
+    Application,
+    ClientSettings,
+    ConfigError,
+    OrderedWindows,
+    Table,
+    Window,
+)
 from kafka_ordered_ops import airflow as airflow_room
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.options.sink import JobSink
@@ -95,9 +102,10 @@ def test_an_application_writes_tables(tmp_path: Path) -> None:
     airflow = airflow_room.OrderedWindowOperator(
         **_AIRFLOW, output=Table("t"), job=Application(str(job))
     )
-    airflow.check_job(ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}), "g")
+    settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
+    airflow.check_job(settings, "g")
     with (
-        airflow.job_session() as found,
+        airflow.job_session(Window("t"), settings) as found,
         JobSink(table="t", application=job).opened() as of_command,
     ):
         assert isinstance(found, TableApplication)

@@ -27,7 +27,7 @@ from tests.support.parallel_consumer import (
 )
 from tests.support.wire import stored_offset
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 _KEYS = 7
 #: A bit set of so many offsets takes exactly the 4,096 characters that a broker stores.

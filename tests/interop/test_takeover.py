@@ -32,7 +32,7 @@ def turns(
     return Turns(windows, bootstrap, name, consume, Random(request.node.name))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("ending", "commit_mode"), list(zip(Ending, CommitMode, strict=True)))
 def test_a_window_begins_where_the_library_stopped(
     turns: Turns, ending: Ending, commit_mode: CommitMode

@@ -126,7 +126,7 @@ def test_an_open_transaction_holds_the_committed_end_back(
         producer.abort_transaction(10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_partitions_are_one_call(lookup: Lookup, topic: MakeTopic) -> None:
     """All partitions of a large topic are answered together."""
     name = topic(partitions=1_000)
@@ -152,7 +152,7 @@ def test_live_members_are_named(lookup: Lookup, bootstrap: str, topic: MakeTopic
     assert lookup.group_members(group_id) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unreachable_broker_ends_at_the_deadline() -> None:
     """The error comes, can be retried, and carries the reason."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})

@@ -61,7 +61,7 @@ def of_another(value: bytes) -> bytes:
 DAMAGES = [halved, without_a_field, of_another_type, nested, lambda _: b"\xff\xfe\x00"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "damage"),
     [

@@ -200,7 +200,7 @@ def test_a_ledger_that_takes_only_small_records_stores_all_or_nothing(
 # --- its end ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("made_anew", [False, True], ids=["deleted", "made-anew"])
 @pytest.mark.parametrize("process", ["running", "new"])
 def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
@@ -329,7 +329,7 @@ def first_offset(windows: OrderedWindows, place: TopicPartition) -> int:
 # --- missing rights ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "named"),
     [
@@ -365,7 +365,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
         windows.commit(plan)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_error_names_all_rights_that_its_call_lacks(
     guarded: Guarded, ledger: str, group_id: str
 ) -> None:

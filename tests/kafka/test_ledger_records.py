@@ -54,7 +54,7 @@ foreign_key = st.one_of(
 ours_like = st.just({"koo-generation": "7", "koo-parts": "1"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(
     max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -112,7 +112,7 @@ QUESTIONS: dict[str, tuple[Callable[[Lookup, list[TopicPartition]], Any], Any]] 
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", QUESTIONS)
 @pytest.mark.parametrize("number", [-1001, -1000, -2, -7])
 def test_a_number_that_is_no_offset_is_asked_again(

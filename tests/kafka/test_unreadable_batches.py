@@ -198,7 +198,7 @@ print(records, most, peak() - before)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["gzip", "lz4"])
 def test_large_records_of_a_small_batch_are_read_few_at_a_time(
     bootstrap: str, topic: MakeTopic, codec: str
@@ -290,7 +290,7 @@ def test_times_are_searched_past_the_batch(
     assert offsets_of(read_plan(windows.settings, windows.plan(window, "w"))) == {0, 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bomb_in_the_ledger_stops_nobody(
     bootstrap: str, topic: MakeTopic, produce: Produce, ledger: str, orders: str
 ) -> None:
@@ -328,7 +328,7 @@ def damaged() -> Iterator[tuple[str, str]]:
         yield kafka.bootstrap, "damaged"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checksum_that_fails_is_named_with_the_offsets_of_its_batch(
     by: By,
     damaged: tuple[str, str],
@@ -347,7 +347,7 @@ def test_a_checksum_that_fails_is_named_with_the_offsets_of_its_batch(
     assert read(settings, topic, rest) == [0, 1, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_window_with_a_damaged_batch_goes_on_once_its_loss_is_accepted(
     damaged: tuple[str, str],
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_world import BrokerWorld
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 #: Uses readers in a process of its own, again and again, and prints threads and descriptors before and after.
 _SCRIPT = """

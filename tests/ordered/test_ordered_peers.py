@@ -30,7 +30,7 @@ def test_strictly_alternating_timestamps(world: World) -> None:
         assert tail.reader.is_live
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_order_break_among_many(bootstrap: str, topic: MakeTopic) -> None:
     """200,000 strictly increasing records over four partitions, bounded and as a tail, ten times each."""
     name = topic(partitions=4)

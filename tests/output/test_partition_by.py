@@ -241,7 +241,7 @@ def _write(draft: Any, rows: list[int]) -> None:
         pq.write_table(pa.table({"n": rows}), file)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_a_server_of_s3_that_is_killed_anywhere_is_exact_when_it_is_run_again(
     server: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def test_each_mode_commits_what_is_done_with_its_map(world: World, commit: Commi
     assert second.begun == [(0, 4)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("commit", list(CommitMode))
 def test_a_commit_that_fails_is_seen_until_one_succeeds(
     commit: CommitMode, caplog: pytest.LogCaptureFixture
@@ -60,7 +60,7 @@ def test_a_commit_that_fails_is_seen_until_one_succeeds(
     assert [one.levelname for one in caplog.records if "a commit of group" in one.getMessage()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reading_goes_on_while_an_async_commit_is_under_way(
     broker: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

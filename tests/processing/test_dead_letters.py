@@ -98,7 +98,7 @@ def test_a_topic_that_cannot_be_used_is_refused_before_the_first_record(
         assert not lookup.existing([world.named("absent")])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_that_may_not_be_written_to_is_refused_before_the_first_record(
     guarded: Guarded,
 ) -> None:

@@ -67,7 +67,7 @@ def noted(path: Path) -> list[Place]:
     return [(int(partition), int(offset)) for partition, offset in found]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_processes_lose_nothing_and_repeat_nothing_committed(
     broker: BrokerWorld, tmp_path: Path
 ) -> None:
@@ -255,7 +255,7 @@ def _places(done: dict[int, Any]) -> set[Place]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_paused_member_stays_in_its_group(broker: BrokerWorld) -> None:
     """For longer than its session: no record is begun, and its partition does not move."""
     session_s = 6.0

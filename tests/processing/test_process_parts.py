@@ -159,7 +159,7 @@ def test_however_parts_fail_each_record_succeeds_once(count: int, data: st.DataO
         assert [one[0] for one in world.committed("orders").values()] == [20, 20]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_part_whose_process_is_killed_repeats_at_most_one_interval(
     broker: Any, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 RECORDS = 20
 

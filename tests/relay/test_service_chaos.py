@@ -105,7 +105,7 @@ class Chaos:
             return
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_servers_that_come_and_go(memory: MemoryWorld, seed: int) -> None:
     """Every record is acknowledged, none handed out again once it was, nor during a lease."""

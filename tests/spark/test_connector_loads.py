@@ -134,7 +134,7 @@ def test_loads_go_to_the_largest_holes(most: int, segments: list[tuple[int, int]
     assert [load[piece.tp] for load in loads] == segments
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(plans())
 def test_runs_find_the_window_of_each_offset(plans: list[WindowPlan]) -> None:
     """Looked up by its bin, an offset has its one window, or none; rows and comparisons stay few."""

@@ -15,7 +15,7 @@ from tests.support.submit_support import script_environment
 _TIMEOUT_S = 280.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_windows_over_spark_connect(
     bootstrap: str, group_id: str, orders: str, tmp_path: Path

@@ -33,7 +33,7 @@ from tests.support.three_brokers import NODES, ThreeBrokers
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 from tests.three_brokers.test_brokers_lost import retried
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 RECORDS = 60
 _COMPACTED = {"cleanup.policy": "compact", "min.insync.replicas": "2"}

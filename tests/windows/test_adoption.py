@@ -77,7 +77,7 @@ def committed(windows: OrderedWindows, topic: str) -> CommittedOffset | None:
 # --- moved offsets ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_progress_is_exact_however_offsets_are_moved(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, seed: int
@@ -144,7 +144,7 @@ def test_an_offset_moved_forward_is_joined_with_progress(
     assert offsets_of(read_plan(windows.settings, rest)) == {4, 5}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_offset_moved_back_rewinds_what_lies_behind_it(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

@@ -46,7 +46,7 @@ def recreate(bootstrap: str, topic: MakeTopic, name: str, partitions: int) -> No
     topic(name, partitions=partitions)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_a_topic_made_anew_begins_at_its_start(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, partitions: int
@@ -82,7 +82,7 @@ def test_a_topic_made_anew_begins_at_its_start(
         windows.replay("old")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_made_anew_gives_the_others_of_its_open_windows_free(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_topic_made_anew_gives_the_others_of_its_open_windows_free(
     assert {key[0::2] for key in read_plan(windows.settings, plan)} == {(other, 3)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_windows_of_an_older_topic_are_not_rewound_with_the_newer_one(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -127,7 +127,7 @@ def test_windows_of_an_older_topic_are_not_rewound_with_the_newer_one(
     assert late_of(plan, found) == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_known_of_partitions_that_a_topic_made_anew_gets_later(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic
 ) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_known_of_partitions_that_a_topic_made_anew_gets_later(
     assert {key[1:] for key in read_plan(windows.settings, plan)} == {(1, 1), (1, 2), (1, 3)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rewound_window_of_a_topic_that_was_made_anew_is_planned_anew(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_rewound_window_of_a_topic_that_was_made_anew_is_planned_anew(
     assert offsets_of(read_plan(windows.settings, plan)) == {2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_that_is_gone_is_left_alone(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

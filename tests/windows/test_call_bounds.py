@@ -95,7 +95,7 @@ def some_plan() -> WindowPlan:
             return windows.plan(before("orders", 10, Earliest()), "w")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("call", PUBLIC)
 def test_a_call_ends_within_its_one_bound(silent: str, some_plan: WindowPlan, call: str) -> None:
     """However many questions it would ask, and whatever bound each of them has."""
@@ -136,7 +136,7 @@ def test_the_fault_of_a_caller_is_not_waited_for(bootstrap: str, group_id: str) 
         assert time.monotonic() - started < 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_call_that_waits_says_what_for(
     silent: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_call_that_waits_says_what_for(
     assert [one for one in caplog.records if "is waiting for" in one.getMessage()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_waiting_for_others_has_its_own_bound() -> None:
     """What a policy agrees to wait for open windows comes on top of the call's bound."""
     policy = Policy(on_open_claim=OnOpenClaim.WAIT, claim_wait=timedelta(seconds=3))
@@ -278,7 +278,7 @@ def test_a_forked_child_is_told_at_once_and_ends(
 # --- the log of a call --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_green_call_leaves_nothing_alarming_in_the_log(
     bootstrap: str, orders: str, group_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,7 +299,7 @@ def test_a_green_call_leaves_nothing_alarming_in_the_log(
     assert [one.getMessage() for one in loud] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_client_says_of_a_fenced_producer_is_for_debugging(
     bootstrap: str, orders: str, group_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,7 +75,7 @@ class Fleet:
         return {json.loads(line)["window_id"] for line in lines if line.endswith("}\n")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "windows", "kills"),
     [

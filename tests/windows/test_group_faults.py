@@ -105,7 +105,7 @@ DAMAGED: Sequence[tuple[str, bytes]] = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("metadata", "size"), [one[1:] for one in FOREIGN], ids=[one[0] for one in FOREIGN]
 )
@@ -138,7 +138,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
     assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("metadata", [one[1] for one in DAMAGED], ids=[one[0] for one in DAMAGED])
 def test_a_damaged_map_of_ours_is_refused_where_it_is_needed(
     bootstrap: str, windows: OrderedWindows, orders: str, metadata: bytes
@@ -164,7 +164,7 @@ def test_a_damaged_map_of_ours_is_refused_where_it_is_needed(
     assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(
     max_examples=examples(10),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -246,7 +246,7 @@ def test_a_start_beyond_the_end_is_no_start(
     assert offsets(windows, (orders, 0)) == [6]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_start_below_the_log_is_loss(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -321,7 +321,7 @@ def delete_topic(bootstrap: str, name: str) -> None:
     wait_until_gone(bootstrap, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["names", "pattern"])
 def test_a_topic_deleted_between_plan_and_commit_does_not_block_the_other(
     bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str], by: str

@@ -40,7 +40,7 @@ def check_history(bootstrap: str, seed: int) -> None:
     assert not problems, "\n".join([*problems, str(told), *transcript])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_random_history_keeps_every_promise(bootstrap: str, seed: int) -> None:
     """Anything that can happen to a group, in any order, also between a look and its claim."""

@@ -22,7 +22,7 @@ from tests.support.windows_support import TIMEOUT_S, before
 _COMPACTED_TIMEOUT_S = 90.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_idle_process_sees_what_a_new_one_sees(
     bootstrap: str, group_id: str, topic: MakeTopic, produce: Produce
 ) -> None:

@@ -131,7 +131,7 @@ def test_windows_among_open_and_interleaved_transactions(
         oracle.check_complete()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script",
     [
@@ -168,7 +168,7 @@ def test_progress_passes_whatever_lies_at_the_tail(
     assert oracle.plan(at(200)).content is PlanContent.EMPTY
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_open_transaction_holds_back_its_own_partition_only(
     topic: MakeTopic,
     produce: Produce,
@@ -189,7 +189,7 @@ def test_an_open_transaction_holds_back_its_own_partition_only(
     oracle.check_complete()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["commit", "abort"])
 def test_a_transaction_that_ends_after_the_plan_changes_nothing_in_it(
     topic: MakeTopic,
@@ -216,7 +216,7 @@ def test_a_transaction_that_ends_after_the_plan_changes_nothing_in_it(
     oracle.check_complete()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_producer_that_died_in_its_transaction_delays_records_and_loses_none(
     bootstrap: str, topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:
@@ -362,7 +362,7 @@ def await_compaction(bootstrap: str, topic: str) -> None:
 # --- empty partitions, and many ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_empty_partitions_are_planned_with_the_rest(
     topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:
@@ -397,7 +397,7 @@ def test_a_topic_without_any_record_is_an_empty_window(
         windows.commit(plan)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "start",
     [Earliest(), Latest(), AtTime(BASE_MS), Relative(5_000), Committed()],

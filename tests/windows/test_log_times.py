@@ -36,7 +36,7 @@ def of_ms(time_ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=time_ms)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("rising", [True, False])
 def test_odd_timestamps_are_times_like_any_other(
     bootstrap: str, topic: MakeTopic, oracle_of: Callable[..., WindowOracle], rising: bool

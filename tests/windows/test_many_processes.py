@@ -90,7 +90,7 @@ class Crowd:
         return [json.loads(line) for line in lines if line.endswith("}\n")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plan_that_was_overtaken_keeps_its_place_in_the_line(
     bootstrap: str,
     topic: MakeTopic,
@@ -119,7 +119,7 @@ def test_a_plan_that_was_overtaken_keeps_its_place_in_the_line(
     assert max(again.values()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plan_is_drafted_while_the_change_before_it_goes_on(
     bootstrap: str, topic: MakeTopic, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

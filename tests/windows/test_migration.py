@@ -142,7 +142,7 @@ def killed(bootstrap: str, windows: OrderedWindows, point: MigrationKill, to: st
     assert worker.returncode == -signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", MigrationKill)
 def test_a_migration_is_all_or_nothing(
     bootstrap: str, windows: OrderedWindows, halfway: str, point: MigrationKill

@@ -25,7 +25,7 @@ def transcript_of(world: MemoryWorld | BrokerWorld, script: Script) -> list[obje
         return list(world.transcript)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, name: str) -> None:
     """Plans, records, errors and their facts, committed offsets, states: step by step."""
@@ -34,7 +34,7 @@ def test_a_script_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, name: 
     assert in_memory == on_broker
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_a_random_walk_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, seed: int) -> None:
     """Forty steps of anything."""

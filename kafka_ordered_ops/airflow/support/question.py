@@ -70,7 +70,7 @@ class Question:
             "version": _VERSION,
             "conn_id": self.conn_id,
             "group": self.group_id,
-            "window": self.window.to_json(),
+            "window": self.window.undecoded.to_json(),
             "window_id": self.window_id,
             "grace": None if grace is None else duration_text(grace // timedelta(milliseconds=1)),
             "ledger_topic": self.ledger_topic,

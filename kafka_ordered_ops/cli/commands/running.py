@@ -57,9 +57,10 @@ def deliver(
         ConfigError: the job cannot run; nothing was planned.
     """
     sink.hide_options(screen)
-    sink.check(connection.settings(), connection.group_id, questions)
+    settings = connection.settings()
+    sink.check(settings, connection.group_id, questions)
     with (
-        sink.opened() as find_output,
+        sink.opened(next(iter(questions), None), settings) as find_output,
         connection.open(screen) as windows,
         screen.progress("planning"),
     ):

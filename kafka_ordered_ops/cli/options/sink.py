@@ -139,10 +139,12 @@ class Sink(Storage):
                 ) from error
         job.check(settings, group_id)
 
-    def opened(self) -> AbstractContextManager[Found]:
+    def opened(
+        self, window: Window | None = None, settings: ClientSettings | None = None
+    ) -> AbstractContextManager[Found]:
         """Return the job's session, open until windows are published; it yields a function that finds earlier outputs."""
         # Ctrl-C interrupts the job itself.
-        return self._job().session(lambda: False)
+        return self._job().session(lambda: False, window=window, settings=settings)
 
     @property
     def publishes_to(self) -> OutputPlace | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
@@ -43,12 +43,6 @@ from kafka_ordered_ops.core.window.formats import (
     format_to_json,
     kept,
 )
-
-#: Fields that do not decide which records a window asks for.
-_NOT_ASKED: Final = frozenset(
-    {"on_data_loss", "allow_future_cutoff", "values", "keys", "on_bad", "flatten"}
-)
-
 
 # A constructor instead of generated fields, because arguments may be one topic name and text.
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -186,6 +180,14 @@ class Window:
         """Whether values or keys become columns of their own."""
         return self.values is not None or self.keys is not None
 
+    def check_bytes(self, reader: str) -> None:
+        """Raise `ConfigError` if values or keys are decoded, for a reader that returns bytes."""
+        if self.is_decoded:
+            raise ConfigError(
+                f"the window says how values are encoded, and {reader} returns bytes: leave values and keys out of the Window, and "
+                "decode them there"
+            )
+
     @property
     def decoding(self) -> str:
         """How values and keys are decoded, as text: equal for windows that can be read together."""
@@ -301,7 +303,10 @@ class Window:
 
     def _identity(self) -> dict[str, Any]:
         # Attempts may differ in how they handle loss, whether they allow a future cutoff, and what they make of the bytes.
-        return {name: value for name, value in self.to_json().items() if name not in _NOT_ASKED}
+        neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
+        decoding = self._decoding
+        return {name: value for name, value in neutral.to_json().items() if name not in decoding}
+
 
 
 class StoredWindow(Stored, frozen=True):

@@ -113,7 +113,12 @@ class Step:
             check_reading(work.engine, windows.settings, conf=None, group_id=windows.group_id)
             work.check(windows.settings, windows.group_id)
             # Dagster ends the process itself, so the session needs no stop signal.
-            session = work.session(lambda: False, self.context.log.info)
+            session = work.session(
+                lambda: False,
+                self.context.log.info,
+                window=self.settings.window,
+                settings=windows.settings,
+            )
             find_earlier = stack.enter_context(session)
             pieces = self._pieces(windows)
             step_windows = pieces.step_windows

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
+from kafka_ordered_ops.ordered.records.columns import STAGE_DDL
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
@@ -36,22 +38,12 @@ from kafka_ordered_ops.spec.table import Table, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _FORMATS: Final[dict[str, type[Delta] | type[Iceberg]]] = {"delta": Delta, "iceberg": Iceberg}
 
-#: The columns of `read_windows`, with their types in Spark SQL.
-_RECORD_COLUMNS: Final = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp_ltz",
-    "timestamp_type": "int",
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<key: string, value: binary>>",
-    "late": "boolean",
-    "window_id": "string",
-}
+#: The columns of `read_windows`.
+_RECORD_DDL: Final = f"{STAGE_DDL}, window_id string"
 
 _ROW: Final = "_koo_row"
 
@@ -238,25 +230,28 @@ class TableSink:
         format_ = _FORMATS[entry.format](self._facts, entry.target)
         return TableOutput(format_, entry.write, entry.facts, entry.basis, entry.published)
 
-    def check_copy(self) -> None:
-        """Raise `ConfigError` unless unchanged records can fill the table's columns."""
-        record_columns = {self._facts.folded(name) for name in _RECORD_COLUMNS}
-        if missing := [
-            name for folded, name in self._facts.columns.items() if folded not in record_columns
-        ]:
+    def check_copy(self, columns: StructType | str = _RECORD_DDL) -> None:
+        """Raise `ConfigError` unless unchanged records with these columns can fill the table's."""
+        records = self.spark.createDataFrame([], columns)
+        names = {self._facts.folded(name): name for name in records.columns}
+        if missing := [name for folded, name in self._facts.columns.items() if folded not in names]:
             raise ConfigError(
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
-                f"has {', '.join(_RECORD_COLUMNS)}: give a function that makes the others, and calls window.write(df)"
+                f"has {', '.join(records.columns)}: give a function that makes the others, and calls window.write(df)"
             )
-        names = self._facts.columns
-        values = ", ".join(
-            f"CAST(NULL AS {_RECORD_COLUMNS[folded]}) AS {quoted(name)}"
-            for folded, name in names.items()
-        )
-        columns = listed(list(names.values()))
-        statement = f"EXPLAIN INSERT INTO {self.target.name} ({columns}) SELECT {values}"
-        with table_errors(f"{self.target.name} cannot be read"):
-            answer = str(self.spark.sql(statement).collect()[0][0])
+        listed_columns = listed(list(self._facts.columns.values()))
+        selected = listed([names[folded] for folded in self._facts.columns])
+        view = f"_koo_{uuid.uuid4().hex}"
+        records.createTempView(view)
+        try:
+            with table_errors(f"{self.target.name} cannot be read"):
+                answer = str(
+                    self.spark.sql(
+                        f"EXPLAIN INSERT INTO {self.target.name} ({listed_columns}) SELECT {selected} FROM {view}"
+                    ).collect()[0][0]
+                )
+        finally:
+            self.spark.catalog.dropTempView(view)
         if answer.startswith(INVALID):
             reason = told_by(RuntimeError(answer.removeprefix(INVALID).lstrip(": \n")))
             raise ConfigError(
