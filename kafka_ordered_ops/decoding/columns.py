@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.arguments import check_choice, check_flag, shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.formats import Format, OnBad, check_format
+from kafka_ordered_ops.core.window.formats import GivenFormat, OnBad, as_format
 from kafka_ordered_ops.decoding.decoder import Decoder
 from kafka_ordered_ops.kafka.schema_registry import Registry
 
@@ -17,8 +17,8 @@ from kafka_ordered_ops.kafka.schema_registry import Registry
 def decode(
     data: Any,
     *,
-    values: Format | None = None,
-    keys: Format | None = None,
+    values: GivenFormat | None = None,
+    keys: GivenFormat | None = None,
     registry: Registry | str | Mapping[str, str] | None = None,
     on_bad: OnBad | str = OnBad.FAIL,
     flatten: bool = False,
@@ -51,8 +51,8 @@ def decode(
     if registry is not None and not isinstance(registry, Registry):
         registry = Registry(registry)
     decoder = Decoder(
-        check_format(values, "values"),
-        check_format(keys, "keys"),
+        as_format(values, "values"),
+        as_format(keys, "keys"),
         check_choice(on_bad, OnBad, what="on_bad"),
         check_flag(flatten, what="flatten"),
         None if registry is None else registry.connect(),

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError, DecodeError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.window.formats import Avro, Format, Framing, Json, OnBad, UnknownFields
@@ -101,8 +102,8 @@ class Decoder:
         return {
             name: _Column(name, _reader(wanted, self.registry), self.on_bad, self.flatten)
             for name, wanted in (
-                ("key", with_schema(self.keys, self.registry)),
-                ("value", with_schema(self.values, self.registry)),
+                ("key", _with_schema(self.keys, self.registry)),
+                ("value", _with_schema(self.values, self.registry)),
             )
             if wanted is not None
         }
@@ -136,7 +137,8 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
     if not window.is_decoded:
         return window
     registry = _registry_of(window, settings)
-    values, keys = with_schema(window.values, registry), with_schema(window.keys, registry)
+    values = _with_schema(window.values, registry, _subject(window, "value"))
+    keys = _with_schema(window.keys, registry, _subject(window, "key"))
     # Invalid schemas are found before anything is planned.
     Decoder(values, keys, window.on_bad, window.flatten, registry).schema_of(RECORD_SCHEMA)
     return replace(window, values=values, keys=keys)
@@ -155,16 +157,27 @@ def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | N
     return registry.connect()
 
 
-def with_schema(wanted: Format | None, registry: RegistryClient | None) -> Format | None:
-    """Return a format with its reader schema, which may be the newest one of its subject."""
-    if not isinstance(wanted, Avro) or wanted.schema is not None or wanted.subject is None:
+def _with_schema(
+    wanted: Format | None, registry: RegistryClient | None, subject: str | None = None
+) -> Format | None:
+    """Return a format with its reader schema, which may be the newest one of its subject, or of this one."""
+    if not isinstance(wanted, Avro) or wanted.schema is not None:
         return wanted
+    subject = wanted.subject or subject
+    if subject is None:
+        raise ConfigError(f"{wanted!r}: give a schema, or the subject whose newest schema it is")
     if registry is None:
-        raise ConfigError(f"subject is {wanted.subject!r}: give the registry that has it")
-    newest = registry.newest(wanted.subject)
+        raise ConfigError(f"subject is {subject!r}: give the registry that has it")
+    newest = registry.newest(subject)
     if newest.kind != "AVRO":
-        raise ConfigError(f"the newest schema of {wanted.subject} is {newest.kind}, not Avro")
-    return wanted.fixed(newest.text, newest.references)
+        raise ConfigError(f"the newest schema of {subject} is {newest.kind}, not Avro")
+    return wanted.fixed(subject, newest.text, newest.references)
+
+
+def _subject(window: Window, what: str) -> str | None:
+    """Return the subject of a window's only topic, as Confluent's serializers name it by default."""
+    [topic, *others] = window.topics
+    return None if others or is_pattern(topic) else f"{topic}-{what}"
 
 
 def _avro_of(window: Window) -> list[Avro]:

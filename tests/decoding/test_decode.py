@@ -121,7 +121,12 @@ def test_streams_without_records_have_columns() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda batch: decode(batch, values=cast("Any", "avro")), "values is 'avro': give Avro"),
+        (lambda batch: decode(batch, values="arvo"), "values is 'arvo': give Avro"),
+        (lambda batch: decode(batch, values="json:id"), "a type is ''"),
+        (lambda batch: decode(batch, values="json:id strange"), "a type is 'strange'"),
+        (lambda batch: decode(batch, values={"format": "avro", "x": 1}), "values.format"),
+        (lambda batch: decode(batch, values="{"), "not readable as JSON"),
+        (lambda batch: decode(batch, values=cast("Any", 5)), "values is 5"),
         (lambda batch: decode(batch, values=AVRO, on_bad="skip"), "on_bad is 'skip'"),
         (lambda batch: decode(batch, keys=AVRO), "no column 'key' among topic, partition"),
         (lambda batch: decode(5, values=AVRO), "data is 5: give a table"),
@@ -131,10 +136,10 @@ def test_streams_without_records_have_columns() -> None:
             lambda batch: decode(batch.rename_columns(["value", "b", "c", "d"]), values=AVRO),
             "the column 'value' has the type string: bytes are expected",
         ),
-        (lambda batch: Avro(), "a schema, or the subject"),
+        (lambda batch: decode(batch, values=Avro()), "give a schema, or the subject"),
         (lambda batch: Avro(cast("Any", 5)), "schema is 5: give JSON as text"),
         (lambda batch: Avro("x" * 600_000), "have 600,000 characters"),
-        (lambda batch: Avro(subject="s", references=["int"]), "references of no schema"),
+        (lambda batch: Avro(subject="s", references=["int"]), "references without a schema"),
         (lambda batch: decode(batch, values=Avro("int")), "Name the registry"),
         (lambda batch: decode(batch, values=Avro(subject="s")), "give the registry that has it"),
         (

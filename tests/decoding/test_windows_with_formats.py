@@ -106,7 +106,7 @@ def test_formats_do_not_decide_which_records(kafka: InMemoryKafka, tmp_path: Pat
     [
         (lambda: day(values=Avro(subject="orders-value")), "set schema.registry.url"),
         (lambda: day(values=Avro("{}", framing="none")), "schema"),
-        (lambda: day(values="avro"), "values is 'avro'"),
+        (lambda: day(values="arvo"), "values is 'arvo'"),
         (
             lambda: day(values=Json(pa.schema([("offset", pa.int64())])), flatten=True),
             "the names of others, offset",
@@ -158,3 +158,23 @@ def test_columns_of_json_are_stored_with_the_plan(kafka: InMemoryKafka) -> None:
     stored = windows.show(plan.window_id).plan.window
     assert stored.values == Json(SCHEMA, "bad")
     assert (stored.on_bad, stored.flatten) == ("keep", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "format_"),
+    [
+        ("avro", Avro()),
+        ("avro:orders", Avro(subject="orders")),
+        ("json:id int64, at timestamp[ms, UTC], price decimal128(9, 2)", None),
+        ({"format": "json", "fields": [["id", "int64"]]}, Json(pa.schema([("id", pa.int64())]))),
+        ('{"format": "avro", "schema": "int", "framing": "none"}', Avro("int", framing="none")),
+    ],
+)
+def test_formats_may_be_text(given: Any, format_: Any) -> None:
+    """On a command line, in YAML."""
+    columns: list[Any] = [
+        ("id", pa.int64()),
+        ("at", pa.timestamp("ms", "UTC")),
+        ("price", pa.decimal128(9, 2)),
+    ]
+    assert day(values=given).values == (format_ or Json(pa.schema(columns)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,8 +14,10 @@ from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
 from kafka_ordered_ops.cli.options.times import bounds, moment, optional_span
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import JsonError, loads
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnForeignCommit, OnOpenClaim
+from kafka_ordered_ops.core.window.formats import SCHEMA_LENGTH_MAX, Avro, GivenFormat, OnBad
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -97,6 +100,36 @@ class WindowOptions(Looking, Topics):
             help="What to do if retention has deleted records of the window, or records cannot be read.",
         ),
     ] = OnDataLoss.FAIL
+    value_format: Annotated[
+        str | None,
+        typer.Option(
+            "--values",
+            rich_help_panel=RECORDS,
+            metavar="FORMAT",
+            help="Decode values: avro (newest schema of TOPIC-value), avro:SUBJECT, avro:@FILE (a schema), json:@FILE, or "
+            "'json:id int64, at timestamp[ms, UTC]'. Avro needs -X schema.registry.url=URL.",
+        ),
+    ] = None
+    key_format: Annotated[
+        str | None,
+        typer.Option(
+            "--keys", rich_help_panel=RECORDS, metavar="FORMAT", help="Decode keys in the same way."
+        ),
+    ] = None
+    on_bad: Annotated[
+        OnBad,
+        typer.Option(
+            "--on-bad",
+            rich_help_panel=RECORDS,
+            help="What to do with a value that cannot be decoded. keep adds columns with its bytes and the reason.",
+        ),
+    ] = OnBad.FAIL
+    flatten: Annotated[
+        bool,
+        typer.Option(
+            "--flatten", rich_help_panel=RECORDS, help="Put the fields of a struct in its place."
+        ),
+    ] = False
 
     def template(self) -> Window:
         """Build the window without its times; raises `ConfigError`."""
@@ -109,7 +142,27 @@ class WindowOptions(Looking, Topics):
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,
+            values=_format(self.value_format, "--values"),
+            keys=_format(self.key_format, "--keys"),
+            on_bad=self.on_bad,
+            flatten=self.flatten,
         )
+
+
+def _format(text: str | None, option: str) -> GivenFormat | None:
+    """Return a format, whose schema may be in a file; raise `ConfigError`."""
+    kind, is_file, path = (text or "").partition(":@")
+    if not is_file:
+        return text
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+        if kind == "avro":
+            return Avro(content)
+        if kind == "json":
+            return {"format": "json", "fields": loads(content, limit_bytes=SCHEMA_LENGTH_MAX)}
+    except (OSError, UnicodeDecodeError, JsonError) as error:
+        raise ConfigError(f"{option} {text}: {error}") from None
+    raise ConfigError(f"{option} is {text}: give avro:@FILE or json:@FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

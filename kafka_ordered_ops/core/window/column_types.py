@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: Types within types: each level is a call of Python.
 _LEVELS_MAX: Final = 32
 _DECIMAL: Final = re.compile(r"decimal(128|256)\((\d{1,2}), (-?\d{1,2})\)")
+#: Between columns, and not within the brackets of a type.
+_COMMA: Final = re.compile(r",(?![^\[(]*[\])])")
 _TIMESTAMP: Final = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ([\w+:/-]{1,64}))?\]", re.ASCII)
 
 
@@ -73,6 +75,12 @@ def fields_from_json(json: Any) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(_fields(json, _LEVELS_MAX))
+
+
+def fields_of_text(text: str) -> pa.Schema:
+    """Return the columns of ``id int64, at timestamp[ms, UTC]``; raise `JsonError` for anything else."""
+    columns = [part.strip().partition(" ") for part in _COMMA.split(text)]
+    return fields_from_json([[name, kind.strip()] for name, _, kind in columns])
 
 
 def _fields(json: Any, levels: int) -> list[pa.Field[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,8 +13,12 @@ from msgspec import Meta
 from kafka_ordered_ops.core.arguments import check_choice, check_text, check_texts, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.masked import shown_fields
-from kafka_ordered_ops.core.strict_json import Stored, Text
-from kafka_ordered_ops.core.window.column_types import fields_from_json, fields_to_json
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, loads
+from kafka_ordered_ops.core.window.column_types import (
+    fields_from_json,
+    fields_of_text,
+    fields_to_json,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,13 +67,14 @@ class Avro:
     Args:
         schema: the reader schema, as JSON text. None means the newest one of `subject`, looked up once: when a window is
             planned, or when `decode` is called.
-        subject: whose newest schema is the reader schema: ``orders-value`` for the topic ``orders``.
+        subject: whose newest schema is the reader schema. None means ``orders-value`` for the values of the topic ``orders``, and
+            ``orders-key`` for its keys.
         framing: what stands before each value.
         writer: the schema that all values were written with, whatever id stands before them. Without framing, None means `schema`.
         references: the schemas that `schema` uses, each after those that it uses itself.
 
     Raises:
-        ConfigError: there is neither a schema nor a subject, or a part is missing or of no use.
+        ConfigError: a part is invalid, too long or of no use.
     """
 
     schema: str | None
@@ -90,8 +95,6 @@ class Avro:
         framing = check_choice(framing, Framing, what="framing")
         if subject is not None:
             subject = check_text(subject, what="subject", length_max=_SUBJECT_LENGTH_MAX)
-        if schema is None and subject is None:
-            raise ConfigError("give Avro a schema, or the subject whose newest schema it is")
         references = check_texts(references, what="references")
         texts = [text for text in (schema, writer, *references) if text is not None]
         if not all(isinstance(text, str) for text in texts):
@@ -102,7 +105,7 @@ class Avro:
                 f"{SCHEMA_LENGTH_MAX:,} and {_REFERENCES_MAX:,} are stored with a plan"
             )
         if schema is None and references:
-            raise ConfigError(f"references of no schema: the subject {subject} has its own")
+            raise ConfigError("references without a schema: the subject has its own")
         for name, value in (
             ("schema", schema),
             ("subject", subject),
@@ -117,11 +120,11 @@ class Avro:
         """Whether schemas come from a registry: those of writers, by their ids, or the newest of the subject."""
         return self.schema is None or (self.framing is not Framing.NONE and self.writer is None)
 
-    def fixed(self, schema: str, references: Sequence[str]) -> Avro:
+    def fixed(self, subject: str | None, schema: str, references: Sequence[str]) -> Avro:
         """Return the format with the reader schema of its subject."""
         return Avro(
             schema,
-            subject=self.subject,
+            subject=subject,
             framing=self.framing,
             writer=self.writer,
             references=references,
@@ -165,11 +168,40 @@ class Json:
 Format = Avro | Json
 
 
-def check_format(value: object, what: str) -> Format | None:
-    """Return a format or None; raise `ConfigError` for anything else."""
+#: What `as_format` takes: ``avro``, ``avro:SUBJECT``, ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
+GivenFormat = Format | str | Mapping[str, Any]
+
+
+def as_format(value: object, what: str) -> Format | None:
+    """Return a format, passed as one, as text or as a mapping; raise `ConfigError` for anything else."""
     if value is None or isinstance(value, Avro | Json):
         return value
-    raise ConfigError(f"{what} is {shown(value)}: give Avro(...) or Json(...)")
+    try:
+        if isinstance(value, str):
+            return _format_of_text(value.strip(), what)
+        if isinstance(value, Mapping):
+            return _StoredFormat.parse({"format": dict(value)}, what).format.value
+    except JsonError as error:
+        raise ConfigError(f"{what}: {error}") from None
+    raise _not_a_format(value, what)
+
+
+def _format_of_text(text: str, what: str) -> Format:
+    kind, _, rest = text.partition(":")
+    if text.startswith("{"):
+        return _StoredFormat.parse({"format": loads(text, limit_bytes=2**20)}, what).format.value
+    if kind == "avro":
+        return Avro(subject=rest.strip() or None)
+    if kind == "json" and rest:
+        return Json(fields_of_text(rest))
+    raise _not_a_format(text, what)
+
+
+def _not_a_format(value: object, what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} is {shown(value)}: give Avro(...) or Json(...); or as text 'avro', 'avro:SUBJECT' or "
+        "'json:id int64, at timestamp[ms, UTC]'"
+    )
 
 
 def kept(asked: Format | None, planned: Format | None) -> Format | None:
@@ -180,9 +212,11 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
     """
     if not isinstance(asked, Avro) or not isinstance(planned, Avro):
         return asked
-    if asked.schema is not None or planned.schema is None or asked.subject != planned.subject:
+    if asked.schema is not None or planned.schema is None:
         return asked
-    return asked.fixed(planned.schema, planned.references)
+    if asked.subject not in (None, planned.subject):
+        return asked
+    return asked.fixed(planned.subject, planned.schema, planned.references)
 
 
 def format_to_json(value: Format | None) -> dict[str, Any] | None:
@@ -208,11 +242,11 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
 class StoredAvro(Stored, frozen=True, tag_field="format", tag="avro"):
     """The JSON of an `Avro`."""
 
-    schema: _SchemaText | None
-    subject: Text | None
-    framing: Framing
-    writer: _SchemaText | None
-    references: tuple[_SchemaText, ...]
+    schema: _SchemaText | None = None
+    subject: Text | None = None
+    framing: Framing = Framing.CONFLUENT
+    writer: _SchemaText | None = None
+    references: tuple[_SchemaText, ...] = ()
 
     @property
     def value(self) -> Avro:
@@ -231,7 +265,7 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
     """The JSON of a `Json`."""
 
     columns: list[Any]
-    unknown: UnknownFields
+    unknown: UnknownFields = UnknownFields.IGNORE
 
     @property
     def value(self) -> Json:
@@ -240,3 +274,7 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
 
 
 StoredFormat = StoredAvro | StoredJson
+
+
+class _StoredFormat(Stored, frozen=True):
+    format: StoredFormat

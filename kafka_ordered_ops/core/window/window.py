@@ -37,12 +37,14 @@ from kafka_ordered_ops.core.window.bounds import (
 )
 from kafka_ordered_ops.core.window.formats import (
     Format,
+    GivenFormat,
     OnBad,
     StoredFormat,
-    check_format,
+    as_format,
     format_to_json,
     kept,
 )
+
 
 # A constructor instead of generated fields, because arguments may be one topic name and text.
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -68,7 +70,7 @@ class Window:
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
         values: how values are encoded, `Avro` or `Json`: the column ``value`` becomes a struct, or whatever type the schema has.
-            None leaves bytes.
+            None leaves bytes. As text: ``avro``, ``avro:SUBJECT`` or ``json:id int64, at timestamp[ms, UTC]``.
         keys: the same for the column ``key``.
         on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
             ``value_raw`` with the bytes and ``value_error`` with the reason.
@@ -111,8 +113,8 @@ class Window:
         allow_future_cutoff: bool = False,
         since: datetime | str | None = None,
         sweep: bool = False,
-        values: Format | None = None,
-        keys: Format | None = None,
+        values: GivenFormat | None = None,
+        keys: GivenFormat | None = None,
         on_bad: OnBad | str = OnBad.FAIL,
         flatten: bool = False,
     ) -> None:
@@ -132,8 +134,8 @@ class Window:
             "allow_future_cutoff": check_flag(allow_future_cutoff, what="allow_future_cutoff"),
             "since": None if since is None else as_moment(since, what="since"),
             "sweep": check_flag(sweep, what="sweep"),
-            "values": check_format(values, "values"),
-            "keys": check_format(keys, "keys"),
+            "values": if_literal(values, partial(as_format, what="values")),
+            "keys": if_literal(keys, partial(as_format, what="keys")),
             "on_bad": if_literal(on_bad, partial(check_choice, kind=OnBad, what="on_bad")),
             "flatten": check_flag(flatten, what="flatten"),
         }
@@ -306,7 +308,6 @@ class Window:
         neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
         decoding = self._decoding
         return {name: value for name, value in neutral.to_json().items() if name not in decoding}
-
 
 
 class StoredWindow(Stored, frozen=True):

@@ -32,6 +32,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "conf": _Mapping,
     "delete_tombstones": bool | str,
     "exclude": _Texts,
+    "flatten": bool | str,
     "keys": _Texts,
     "max_offsets": int | str,
     "ordered": bool | str,
@@ -40,6 +41,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "storage_options": _Mapping,
     "submit": Mapping[str, Any] | str,
     "topics": _Texts,
+    "values": _Mapping,
 }
 
 #: Fields whose variables stay unresolved until a run begins.
