@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kafka_ordered_ops import (
     AuthenticationError,
     ConfigError,
+    OrderedWindows,
     RegistryError,
     SettingNotAllowedError,
+    Window,
 )
 from kafka_ordered_ops.decoding import Avro, Registry, decode
+from kafka_ordered_ops.decoding.decoder import decoder_of
+from kafka_ordered_ops.kafka.schema_registry import RegistryClient
+from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import registry as registries
 from tests.support.answering import answering
 from tests.support.encoded_values import batch_of, encoded
@@ -124,3 +132,51 @@ def test_only_known_settings_are_taken() -> None:
     with pytest.raises(SettingNotAllowedError) as failure:
         Registry({"url": "http://registry", "proxy": "http://elsewhere"})
     assert failure.value.key == "proxy"
+
+
+@pytest.mark.slow
+def test_a_window_keeps_the_schema_that_it_was_planned_with(
+    registry: registries.Registry, tmp_path: Path
+) -> None:
+    """The newest of the topic's subject then; a retry needs it no more, and the next window gets the newer one."""
+    old = registry.register("sales-value", OLD)
+    row = {"id": 1, "to": {"city": "Oslo"}}
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("sales")
+        kafka.produce("sales", timestamp_ms=1_000, value=encoded(row, OLD, old))
+        settings = {**kafka.settings, "schema.registry.url": registry.url}
+
+        def day(number: int) -> Window:
+            return Window(
+                "sales",
+                cutoff=f"1970-01-{number + 1:02}T00:00:00Z",
+                starting_offsets="earliest",
+                values=Avro(),
+                flatten=True,
+            )
+
+        windows = OrderedWindows(settings, group_id="g")
+        plan = windows.plan(day(1))
+        assert isinstance(plan.window.values, Avro)
+        assert plan.window.values.subject == "sales-value"
+        inlined = newer(ADDRESS)
+        new = registry.register("sales-value", inlined)
+        table = windows.run(day(1), tmp_path / "lake").to_arrow()
+        assert table.schema.names[6:8] == ["id", "to"]
+        assert table["id"].type == pa.int32()
+        kafka.produce(
+            "sales", timestamp_ms=90_000_000, value=encoded({**row, "paid": True}, inlined, new)
+        )
+        table = windows.run(day(2), tmp_path / "lake").to_arrow()
+        assert table["paid"].to_pylist() == [True]
+        # A copy of the decoder in a task: it knows the schemas of the subject, and no registry is there.
+        decoder = pickle.loads(pickle.dumps(decoder_of(plan.window, windows.settings)))
+        batch = batch_of([encoded(row, OLD, old), encoded({**row, "paid": True}, inlined, new)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RegistryClient, "_ask", _refuse)
+            values = decoder.decoded(batch)
+        assert values["id"].to_pylist() == [1, 1]
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("the registry was asked")
