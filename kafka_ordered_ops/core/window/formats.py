@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,15 +25,19 @@ _SUBJECT_LENGTH_MAX: Final = 1_024
 SCHEMA_LENGTH_MAX: Final = 524_288
 _REFERENCES_MAX: Final = 200
 
+_MESSAGE_LENGTH_MAX: Final = 1_024
+
 _SchemaText = Annotated[str, Meta(max_length=SCHEMA_LENGTH_MAX, pattern="\\A[^\ud800-\udfff]*\\Z")]
 
 
 class Framing(StrEnum):
     """What stands before each value."""
 
-    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it.
+    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it. In Protobuf, the index of
+    #: the message follows.
     CONFLUENT = "confluent"
-    #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it.
+    #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it. In Protobuf, the name of the message
+    #: follows.
     APICURIO_8 = "apicurio-8"
     #: Nothing.
     NONE = "none"
@@ -162,14 +167,112 @@ class Json:
         )
 
 
-Format = Avro | Json
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Protobuf:
+    """Values in Protobuf.
+
+    The descriptor alone decodes the values of all compatible writers: fields that it does not have are skipped, and missing
+    ones have their default value, or are null.
+
+    Args:
+        message: the full name of the message: ``shop.Order``. None means the first message of the schema.
+        subject: whose newest schema in the schema registry has the message, looked up once: when a window is planned, or
+            when `decode` is called. The id before each value is looked up too: the schema that it names must have the
+            message.
+        descriptor: the schema, as bytes of a ``FileDescriptorSet`` or as their base64 text; ``protoc --include_imports
+            --descriptor_set_out=FILE`` writes the bytes. Without a subject, ids before values are not looked up.
+        framing: what stands before each value.
+
+    Raises:
+        ConfigError: there is neither a descriptor nor a subject, or a part is invalid.
+    """
+
+    message: str | None
+    subject: str | None
+    #: In base64.
+    descriptor: str | None
+    framing: Framing
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        subject: str | None = None,
+        descriptor: bytes | str | None = None,
+        framing: Framing | str = Framing.CONFLUENT,
+    ) -> None:
+        framing = check_choice(framing, Framing, what="framing")
+        if message is not None:
+            message = check_text(message, what="message", length_max=_MESSAGE_LENGTH_MAX)
+        if subject is not None:
+            subject = check_text(subject, what="subject", length_max=_SUBJECT_LENGTH_MAX)
+        if descriptor is None and subject is None:
+            raise ConfigError(
+                "give Protobuf a descriptor, or the subject whose newest schema has the message"
+            )
+        text = None if descriptor is None else _base64(descriptor)
+        for name, value in (
+            ("message", message),
+            ("subject", subject),
+            ("descriptor", text),
+            ("framing", framing),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether schemas come from a registry: the newest of the subject, or those of writers, by their ids."""
+        return self.descriptor is None or (
+            self.framing is not Framing.NONE and self.subject is not None
+        )
+
+    def fixed(self, descriptor: bytes | str) -> Protobuf:
+        """Return the format with the schema of its subject."""
+        return Protobuf(
+            self.message, subject=self.subject, descriptor=descriptor, framing=self.framing
+        )
+
+    def __repr__(self) -> str:
+        return shown_fields(
+            self,
+            message=self.message,
+            subject=self.subject,
+            descriptor=None if self.descriptor is None else shown(self.descriptor),
+            framing=str(self.framing),
+        )
+
+
+def _base64(descriptor: object) -> str:
+    """Return a descriptor as base64 text, the same for the same bytes."""
+    data = descriptor
+    if isinstance(descriptor, str):
+        try:
+            # The base64 command breaks lines.
+            data = base64.b64decode("".join(descriptor.split()), validate=True)
+        except ValueError:
+            data = None
+    if not isinstance(data, bytes):
+        raise ConfigError(
+            f"descriptor is {shown(descriptor)}: give the bytes of a FileDescriptorSet, as protoc --include_imports "
+            "--descriptor_set_out=FILE writes them, or their base64 text"
+        )
+    text = base64.b64encode(data).decode()
+    if len(text) > SCHEMA_LENGTH_MAX:
+        raise ConfigError(
+            f"the descriptor has {len(text):,} characters in base64: at most {SCHEMA_LENGTH_MAX:,} are stored with a plan. Write "
+            "one with fewer files, and without --include_source_info"
+        )
+    return text
+
+
+Format = Avro | Json | Protobuf
 
 
 def check_format(value: object, what: str) -> Format | None:
     """Return a format or None; raise `ConfigError` for anything else."""
-    if value is None or isinstance(value, Avro | Json):
+    if value is None or isinstance(value, Format):
         return value
-    raise ConfigError(f"{what} is {shown(value)}: give Avro(...) or Json(...)")
+    raise ConfigError(f"{what} is {shown(value)}: give Avro(...), Json(...) or Protobuf(...)")
 
 
 def kept(asked: Format | None, planned: Format | None) -> Format | None:
@@ -178,11 +281,14 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
     The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
     caller has it: wrong arguments can be corrected and the window read again.
     """
-    if not isinstance(asked, Avro) or not isinstance(planned, Avro):
-        return asked
-    if asked.schema is not None or planned.schema is None or asked.subject != planned.subject:
-        return asked
-    return asked.fixed(planned.schema, planned.references)
+    match asked, planned:
+        case Avro(schema=None), Avro(schema=str(schema)) if asked.subject == planned.subject:
+            return asked.fixed(schema, planned.references)
+        case Protobuf(descriptor=None), Protobuf(descriptor=str(text)) if (
+            asked.subject == planned.subject
+        ):
+            return asked.fixed(text)
+    return asked
 
 
 def format_to_json(value: Format | None) -> dict[str, Any] | None:
@@ -192,6 +298,14 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
             "format": "json",
             "fields": fields_to_json(value.schema),
             "unknown": str(value.unknown),
+        }
+    if isinstance(value, Protobuf):
+        return {
+            "format": "protobuf",
+            "message": value.message,
+            "subject": value.subject,
+            "descriptor": value.descriptor,
+            "framing": str(value.framing),
         }
     if value is None:
         return None
@@ -239,4 +353,27 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
         return Json(fields_from_json(self.columns), self.unknown)
 
 
-StoredFormat = StoredAvro | StoredJson
+class StoredProtobuf(Stored, frozen=True, tag_field="format", tag="protobuf"):
+    """The JSON of a `Protobuf`."""
+
+    message: Text | None
+    subject: Text | None
+    descriptor: _SchemaText | None
+    framing: Framing
+
+    @property
+    def value(self) -> Protobuf:
+        """The format; raises `ConfigError` for an invalid one."""
+        value = Protobuf(
+            self.message,
+            subject=self.subject,
+            descriptor=self.descriptor,
+            framing=self.framing,
+        )
+        # As with Avro: the same text is in each plan of a group.
+        if value.descriptor is not None:
+            object.__setattr__(value, "descriptor", sys.intern(value.descriptor))
+        return value
+
+
+StoredFormat = StoredAvro | StoredJson | StoredProtobuf
