@@ -62,6 +62,8 @@ class ProtobufReader:
         self._file = schema.main
         self._registry = registry if protobuf.needs_registry else None
         self._reasons: dict[bytes, str | None] = {}
+        #: That of the last value whose frame was good: the next one mostly has the same.
+        self._last: bytes | None = None
 
     def read(self, data: bytes) -> Any:
         """Return a value as pyarrow takes it; raise `BadValueError`."""
@@ -77,6 +79,8 @@ class ProtobufReader:
 
     def _checked_frame(self, data: bytes) -> int:
         """Return where the message begins; raise `BadValueError` for another message than the reader's."""
+        if self._last is not None and data.startswith(self._last):
+            return len(self._last)
         end = id_end(data, self._framing)
         named: bytes | tuple[int, ...]
         if self._framing is Framing.APICURIO_8:
@@ -90,6 +94,7 @@ class ProtobufReader:
             self._reasons[frame] = self._reason(data, end, named)
         if (reason := self._reasons[frame]) is not None:
             raise BadValueError(reason)
+        self._last = frame
         return start
 
     def _reason(self, data: bytes, end: int, named: bytes | tuple[int, ...]) -> str | None:

@@ -186,7 +186,7 @@ def _compiled_texts(
         if known:
             disk.write(f"{folder}/known", _set_of(known.values()), durable=False)
             arguments.append(f"--descriptor_set_in={folder}/known")
-        _run([*arguments, f"--descriptor_set_out={output}", *texts])
+        _run([*arguments, f"--descriptor_set_out={output}", *texts], sources)
         content = disk.read(output, _COMPILED_BYTES_MAX)
     files = FileDescriptorSet.FromString(content or b"").file
     return {file.name: file for file in files}
@@ -197,7 +197,7 @@ def _set_of(files: Iterable[FileDescriptorProto]) -> bytes:
     return content
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str], folder: str) -> None:
     """Run the compiler, in a process of its own: it prints its errors, and its input comes from outside."""
     # -P: no module from the current folder.
     command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *arguments]
@@ -209,4 +209,5 @@ def _run(arguments: list[str]) -> None:
         raise ConfigError(f"the Protobuf compiler does not run: {error}") from None
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        raise ConfigError(f"a Protobuf schema cannot be compiled: {reason[:_ERROR_LENGTH_MAX]}")
+        reason = reason.replace(f"{folder}/", "")[:_ERROR_LENGTH_MAX]
+        raise ConfigError(f"a Protobuf schema cannot be compiled: {reason}")
