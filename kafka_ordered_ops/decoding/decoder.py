@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
@@ -167,7 +168,9 @@ def with_schema(wanted: Format | None, registry: RegistryClient | None) -> Forma
         newest = _newest(wanted, registry, "AVRO")
         return wanted.fixed(newest.text, newest.reference_texts)
     if isinstance(wanted, Protobuf) and wanted.descriptor is None:
-        return wanted.fixed(protobuf().compiled(_newest(wanted, registry, "PROTOBUF")))
+        with _needs_protobuf():
+            from kafka_ordered_ops.decoding.protobuf_schemas import compiled
+        return wanted.fixed(compiled(_newest(wanted, registry, "PROTOBUF")))
     return wanted
 
 
@@ -187,7 +190,11 @@ def _newest(
 
 def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredSchema] | None:
     """Return what tasks keep of a writer's schema; None for all of it."""
-    return protobuf().as_descriptor if isinstance(wanted, Protobuf) else None
+    if not isinstance(wanted, Protobuf):
+        return None
+    with _needs_protobuf():
+        from kafka_ordered_ops.decoding.protobuf_schemas import as_descriptor
+    return as_descriptor
 
 
 def _of_registries(window: Window) -> list[Avro | Protobuf]:
@@ -196,15 +203,15 @@ def _of_registries(window: Window) -> list[Avro | Protobuf]:
     ]
 
 
-def protobuf() -> Any:
-    """Return the module that decodes Protobuf; raise `ConfigError` if the library is missing."""
+@contextmanager
+def _needs_protobuf() -> Iterator[None]:
+    """Raise `ConfigError` if the library of Protobuf is missing: other formats do not need it."""
     try:
-        from kafka_ordered_ops.decoding import protobuf_records
+        yield
     except ImportError as error:
         raise ConfigError(
             f"Protobuf needs {error.name}: pip install 'kafka-ordered-ops[protobuf]'"
         ) from None
-    return protobuf_records
 
 
 # --- columns -----------------------------------------------------------------------------------
@@ -286,8 +293,9 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
     if isinstance(wanted, Json):
         return _JsonReader(wanted)
     if isinstance(wanted, Protobuf):
-        reader: _Reader = protobuf().ProtobufReader(wanted, registry)
-        return reader
+        with _needs_protobuf():
+            from kafka_ordered_ops.decoding.protobuf_records import ProtobufReader
+        return ProtobufReader(wanted, registry)
     return _AvroReader(wanted, registry)
 
 

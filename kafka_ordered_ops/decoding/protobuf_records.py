@@ -22,12 +22,7 @@ from kafka_ordered_ops.core.window.formats import Framing, Protobuf
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.frames import delimited, id_end, message_index, schema_id
 from kafka_ordered_ops.decoding.protobuf_schemas import (
-    as_descriptor as as_descriptor,
-)
-from kafka_ordered_ops.decoding.protobuf_schemas import (
-    compiled as compiled,
-)
-from kafka_ordered_ops.decoding.protobuf_schemas import (
+    CompilerError,
     main_file,
     ordered_files,
     with_bundled,
@@ -110,6 +105,8 @@ class ProtobufReader:
                 return f"{where} is {written.kind}, not Protobuf"
             try:
                 file = main_file(written)
+            except CompilerError:
+                raise
             except ConfigError as error:
                 return f"{where}: {error}"
         if isinstance(named, bytes):

@@ -38,6 +38,10 @@ _CONFLUENT: Final = re.compile(r"confluent/(?:types?/)?\w+\.proto", re.ASCII)
 _TEXT: Final = re.compile(r"[^A-Za-z0-9+/=\s]")
 
 
+class CompilerError(ConfigError):
+    """The compiler is missing, or does not run: that says nothing about a schema, and makes no value bad."""
+
+
 @lru_cache(maxsize=256)
 def compiled(schema: RegisteredSchema) -> bytes:
     """Return a ``FileDescriptorSet`` of a schema and of all that it imports, each file after those that it imports itself.
@@ -63,12 +67,14 @@ def compiled(schema: RegisteredSchema) -> bytes:
 def as_descriptor(schema: RegisteredSchema) -> RegisteredSchema:
     """Return a schema as a descriptor of its own file: its messages are then known without a compiler.
 
-    A schema that is not Protobuf, or that cannot be compiled, is returned as it is.
+    A schema that is not Protobuf, or that is invalid, is returned as it is. Raises `CompilerError`.
     """
     if schema.kind != "PROTOBUF":
         return schema
     try:
         file = main_file(schema)
+    except CompilerError:
+        raise
     except ConfigError:
         return schema
     text = base64.b64encode(file.SerializeToString()).decode()
@@ -168,7 +174,7 @@ def _compiled_texts(
 ) -> dict[str, FileDescriptorProto]:
     """Compile .proto texts that import one another, and known files."""
     if find_spec("grpc_tools") is None:
-        raise ConfigError(
+        raise CompilerError(
             "the texts of Protobuf schemas need grpcio-tools: pip install 'kafka-ordered-ops[protobuf]', or give a descriptor"
         )
     for name in texts:
@@ -206,7 +212,7 @@ def _run(arguments: list[str], folder: str) -> None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"the Protobuf compiler does not run: {error}") from None
+        raise CompilerError(f"the Protobuf compiler does not run: {error}") from None
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         reason = reason.replace(f"{folder}/", "")[:_ERROR_LENGTH_MAX]

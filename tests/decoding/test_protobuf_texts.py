@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from typing import Any
 
 import pytest
@@ -106,6 +107,17 @@ def test_invalid_schemas_are_named(schema: RegisteredSchema, words: str) -> None
     with pytest.raises(ConfigError) as failure:
         compiled(schema)
     assert words in str(failure.value)
+
+
+def test_a_missing_compiler_makes_no_schema_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error of the installation, and values are not bad because of it; descriptors need none."""
+    text = registered(f"{SYNTAX} message Unseen {{ int32 v = 1; }}")
+    descriptor = registered(in_base64(MONEY, "money.proto"))
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
+    for use in (compiled, as_descriptor):
+        with pytest.raises(ConfigError, match=r"pip install 'kafka-ordered-ops\[protobuf\]'"):
+            use(text)
+    assert columns(descriptor) == ["units"]
 
 
 def test_a_file_of_the_registry_is_no_program() -> None:

@@ -138,8 +138,9 @@ def test_texts_in_protobuf_are_compiled_with_their_imports(
         monkeypatch.setattr(protobuf_schemas, "compiled", None)
         with windows.open(replace(window, values=None)) as opened:
             table = pa.Table.from_batches(map(decoder.decoded, opened.to_arrow().to_batches()))
-    assert table["value"].to_pylist()[1]["total"] == {"units": 7}
-    assert [row and row["id"] for row in table["value"].to_pylist()] == [5, 5, *[None] * 4]
+    rows: list[Any] = table["value"].to_pylist()
+    assert rows[1]["total"] == {"units": 7}
+    assert [row and row["id"] for row in rows] == [5, 5, *[None] * 4]
     assert table["value_error"].to_pylist() == [
         None,
         None,

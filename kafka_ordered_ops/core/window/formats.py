@@ -177,8 +177,7 @@ class Protobuf:
     Args:
         message: the full name of the message: ``shop.Order``. None means the first message of the schema.
         subject: whose newest schema in the schema registry has the message, looked up once: when a window is planned, or
-            when `decode` is called. The id before each value is looked up too: the schema that it names must have the
-            message.
+            when `decode` is called. The id before each value is looked up too: its schema must have the message.
         descriptor: the schema, as bytes of a ``FileDescriptorSet`` or as their base64 text; ``protoc --include_imports
             --descriptor_set_out=FILE`` writes the bytes. Without a subject, ids before values are not looked up.
         framing: what stands before each value.

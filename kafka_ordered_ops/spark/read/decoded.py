@@ -60,10 +60,15 @@ def _batches(
     for batch in batches:
         decoded = decoder.decoded(batch)
         arrays = [
-            pc.cast(array, options=pc.CastOptions(field.type, allow_time_truncate=True))
-            for array, field in zip(decoded.columns, columns, strict=True)
+            _cast(array, field.type) for array, field in zip(decoded.columns, columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    cast: Any = array.cast
+    result: pa.Array[Any] = cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+    return result
 
 
 def spark_columns(schema: pa.Schema) -> pa.Schema:
