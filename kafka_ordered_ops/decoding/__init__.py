@@ -1,4 +1,4 @@
-"""Values and keys of records as columns: Avro, with or without a schema registry, and JSON.
+"""Values and keys of records as columns: Avro and Protobuf, with or without a schema registry, and JSON.
 
 ::
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.formats import Framing as Framing
     from kafka_ordered_ops.core.window.formats import Json as Json
     from kafka_ordered_ops.core.window.formats import OnBad as OnBad
+    from kafka_ordered_ops.core.window.formats import Protobuf as Protobuf
     from kafka_ordered_ops.core.window.formats import UnknownFields as UnknownFields
     from kafka_ordered_ops.decoding.columns import decode as decode
     from kafka_ordered_ops.kafka.schema_registry import Registry as Registry
@@ -29,6 +30,7 @@ _HOMES = {
     "Framing": "core.window.formats",
     "Json": "core.window.formats",
     "OnBad": "core.window.formats",
+    "Protobuf": "core.window.formats",
     "Registry": "kafka.schema_registry",
     "UnknownFields": "core.window.formats",
     "decode": "decoding.columns",

@@ -33,7 +33,7 @@ def decode(
             with Arrow's stream interface.
         values: how the column ``value`` is encoded; None leaves it as it is.
         keys: the same for the column ``key``.
-        registry: has the schemas of Avro: a URL, or the settings of Confluent's client; see `Registry`.
+        registry: has the schemas of Avro and Protobuf: a URL, or the settings of Confluent's client; see `Registry`.
         on_bad: ``fail`` raises a `DecodeError` at the first batch with a value that cannot be decoded. ``keep`` has null
             there, and two more columns: ``value_raw`` with the bytes, and ``value_error`` with the reason, both null for
             all other records.

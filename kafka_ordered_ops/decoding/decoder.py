@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
@@ -13,20 +14,26 @@ import pyarrow.compute as pc
 from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError, DecodeError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
-from kafka_ordered_ops.core.window.formats import Avro, Format, Framing, Json, OnBad, UnknownFields
+from kafka_ordered_ops.core.window.formats import (
+    Avro,
+    Format,
+    Json,
+    OnBad,
+    Protobuf,
+    UnknownFields,
+)
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.frames import id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
-from kafka_ordered_ops.kafka.schema_registry import Registry, RegistryClient
+from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _Field: TypeAlias = "pa.Field[Any]"
 _Array: TypeAlias = "pa.Array[Any]"
 
-#: Bytes of a schema's id, after a zero byte.
-_ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
 #: Reasons are cut: they may quote the value.
 _REASON_MAX: Final = 500
 #: Records that are decoded together: as objects of Python, they take many times their bytes.
@@ -121,9 +128,9 @@ def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
     if not window.is_decoded:
         return None
     registry = _registry_of(window, settings)
-    for wanted in _avro_of(window):
+    for wanted in _of_registries(window):
         if registry is not None and wanted.needs_registry and wanted.subject is not None:
-            registry.learn(wanted.subject)
+            registry.learn(wanted.subject, _stored(wanted))
     return Decoder(window.values, window.keys, window.on_bad, window.flatten, registry)
 
 
@@ -146,7 +153,7 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
 
 def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | None:
     """Return the registry of the settings, if a format of the window needs one."""
-    wanted = [avro for avro in _avro_of(window) if avro.needs_registry]
+    wanted = [part for part in _of_registries(window) if part.needs_registry]
     if not wanted:
         return None
     if (registry := Registry.of(settings)) is None:
@@ -161,17 +168,32 @@ def _with_schema(
     wanted: Format | None, registry: RegistryClient | None, subject: str | None = None
 ) -> Format | None:
     """Return a format with its reader schema, which may be the newest one of its subject, or of this one."""
-    if not isinstance(wanted, Avro) or wanted.schema is not None:
-        return wanted
-    subject = wanted.subject or subject
+    if isinstance(wanted, Avro) and wanted.schema is None:
+        subject = wanted.subject or subject
+        newest = _newest(wanted, subject, registry, "AVRO")
+        return wanted.fixed(subject, newest.text, newest.reference_texts)
+    if isinstance(wanted, Protobuf) and wanted.descriptor is None:
+        with _needs_protobuf():
+            from kafka_ordered_ops.decoding.protobuf_schemas import compiled
+        subject = wanted.subject or subject
+        return wanted.fixed(subject, compiled(_newest(wanted, subject, registry, "PROTOBUF")))
+    return wanted
+
+
+def _newest(
+    wanted: Avro | Protobuf, subject: str | None, registry: RegistryClient | None, kind: str
+) -> RegisteredSchema:
+    """Return the newest schema of a format's subject."""
     if subject is None:
         raise ConfigError(f"{wanted!r}: give a schema, or the subject whose newest schema it is")
     if registry is None:
         raise ConfigError(f"subject is {subject!r}: give the registry that has it")
     newest = registry.newest(subject)
-    if newest.kind != "AVRO":
-        raise ConfigError(f"the newest schema of {subject} is {newest.kind}, not Avro")
-    return wanted.fixed(subject, newest.text, newest.references)
+    if newest.kind != kind:
+        raise ConfigError(
+            f"the newest schema of {subject} is {newest.kind}, not {type(wanted).__name__}"
+        )
+    return newest
 
 
 def _subject(window: Window, what: str) -> str | None:
@@ -180,8 +202,30 @@ def _subject(window: Window, what: str) -> str | None:
     return None if others or is_pattern(topic) else f"{topic}-{what}"
 
 
-def _avro_of(window: Window) -> list[Avro]:
-    return [wanted for wanted in (window.values, window.keys) if isinstance(wanted, Avro)]
+def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredSchema] | None:
+    """Return what tasks keep of a writer's schema; None for all of it."""
+    if not isinstance(wanted, Protobuf):
+        return None
+    with _needs_protobuf():
+        from kafka_ordered_ops.decoding.protobuf_schemas import as_descriptor
+    return as_descriptor
+
+
+def _of_registries(window: Window) -> list[Avro | Protobuf]:
+    return [
+        wanted for wanted in (window.values, window.keys) if isinstance(wanted, Avro | Protobuf)
+    ]
+
+
+@contextmanager
+def _needs_protobuf() -> Iterator[None]:
+    """Raise `ConfigError` if the library of Protobuf is missing: other formats do not need it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"Protobuf needs {error.name}: pip install 'kafka-ordered-ops[protobuf]'"
+        ) from None
 
 
 # --- columns -----------------------------------------------------------------------------------
@@ -260,7 +304,13 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 
 
 def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
-    return _JsonReader(wanted) if isinstance(wanted, Json) else _AvroReader(wanted, registry)
+    if isinstance(wanted, Json):
+        return _JsonReader(wanted)
+    if isinstance(wanted, Protobuf):
+        with _needs_protobuf():
+            from kafka_ordered_ops.decoding.protobuf_records import ProtobufReader
+        return ProtobufReader(wanted, registry)
+    return _AvroReader(wanted, registry)
 
 
 class _JsonReader:
@@ -271,10 +321,10 @@ class _JsonReader:
 
 class _AvroReader:
     def __init__(self, avro: Avro, registry: RegistryClient | None) -> None:
-        self._id_bytes = _ID_BYTES.get(avro.framing, 0)
+        self._framing = avro.framing
         self._reader: AvroType = parse_avro(avro.schema or "", avro.references)
         self.arrow = self._reader.arrow
-        self._registry = registry
+        self._registry = registry if avro.needs_registry else None
         #: By the writer schema's id; None for that of all values.
         self._reads: dict[int | None, Callable[[bytes], Any]] = {}
         if not avro.needs_registry:
@@ -287,17 +337,13 @@ class _AvroReader:
             )
 
     def read(self, data: bytes) -> Any:
-        if not self._id_bytes:
-            return self._reads[None](data)
-        start = 1 + self._id_bytes
-        if len(data) < start or data[0] != 0:
-            raise BadValueError("it does not begin with a zero byte and a schema id")
-        if self._registry is None:
+        start = id_end(data, self._framing)
+        if not start or self._registry is None:
             return self._reads[None](data[start:])
-        schema_id = int.from_bytes(data[1:start], "big")
-        if schema_id not in self._reads:
-            self._reads[schema_id] = self._reader_of(self._registry, schema_id)
-        return self._reads[schema_id](data[start:])
+        writer = schema_id(data, start)
+        if writer not in self._reads:
+            self._reads[writer] = self._reader_of(self._registry, writer)
+        return self._reads[writer](data[start:])
 
     def _reader_of(self, registry: RegistryClient, schema_id: int) -> Callable[[bytes], Any]:
         written = registry.schema(schema_id)
@@ -306,7 +352,7 @@ class _AvroReader:
         if written.kind != "AVRO":
             return _refused(f"schema {schema_id} is {written.kind}, not Avro")
         try:
-            return record_reader(parse_avro(written.text, written.references), self._reader)
+            return record_reader(parse_avro(written.text, written.reference_texts), self._reader)
         except ConfigError as error:
             return _refused(f"schema {schema_id}: {error}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import shown
@@ -31,8 +32,13 @@ class RegisteredSchema:
     #: ``AVRO``, ``PROTOBUF`` or ``JSON``.
     kind: str
     text: str
-    #: The schemas that it uses, in the order of their dependencies.
-    references: tuple[str, ...] = ()
+    #: The schemas that it uses, in the order of their dependencies: the name that it has for each, and its text.
+    references: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reference_texts(self) -> tuple[str, ...]:
+        """The schemas that it uses, each once, whatever they are called."""
+        return tuple(dict.fromkeys(text for _, text in self.references))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,12 +126,22 @@ class RegistryClient:
     def __reduce__(self) -> tuple[Any, ...]:
         return RegistryClient, (self._registry, self._known)
 
-    def learn(self, subject: str) -> None:
-        """Read all versions of a subject, so that this object, and copies of it, need no registry for them."""
+    def learn(
+        self, subject: str, stored: Callable[[RegisteredSchema], RegisteredSchema] | None = None
+    ) -> None:
+        """Read all versions of a subject, so that this object, and copies of it, need no registry for them.
+
+        Args:
+            subject: whose versions.
+            stored: returns what to keep of a schema.
+        """
         for number in self._ask(lambda client: client.get_versions(subject)) or ():
             version = self._ask(partial(_version, subject, number))
-            if version is not None and version.schema_id not in self._known:
-                self._known[version.schema_id] = self._registered(version.schema_id, version.schema)
+            if version is None:
+                continue
+            known = self._known.get(version.schema_id)
+            schema = known or self._registered(version.schema_id, version.schema)
+            self._known[version.schema_id] = schema if stored is None else stored(schema)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema of an id; None if the registry does not have it.
@@ -152,26 +168,25 @@ class RegistryClient:
         return registered
 
     def _registered(self, schema_id: int, schema: Any) -> RegisteredSchema:
-        references: dict[tuple[str, int], str] = {}
+        references: dict[tuple[str, str, int], str] = {}
         self._add_references(schema, references)
-        return RegisteredSchema(
-            schema_id, schema.schema_type or "AVRO", schema.schema_str, tuple(references.values())
-        )
+        named = tuple((name, text) for (name, _, _), text in references.items())
+        return RegisteredSchema(schema_id, schema.schema_type or "AVRO", schema.schema_str, named)
 
-    def _add_references(self, schema: Any, references: dict[tuple[str, int], str]) -> None:
+    def _add_references(self, schema: Any, references: dict[tuple[str, str, int], str]) -> None:
         """Add the schemas that a schema uses, those that they use first."""
         for reference in schema.references or ():
-            key = (reference.subject, reference.version)
+            key = (reference.name, reference.subject, reference.version)
             if key in references:
                 continue
             if len(references) >= _REFERENCES_MAX:
                 raise ConfigError(
                     f"{self._where}: a schema has more than {_REFERENCES_MAX} references"
                 )
-            version = self._ask(partial(_version, *key))
+            version = self._ask(partial(_version, *key[1:]))
             if version is None:
                 raise ConfigError(
-                    f"{self._where} has no version {key[1]} of subject {shown(key[0])}"
+                    f"{self._where} has no version {key[2]} of subject {shown(key[1])}"
                 )
             self._add_references(version.schema, references)
             references[key] = version.schema.schema_str
@@ -204,3 +219,17 @@ class RegistryClient:
 
 def _version(subject: str, version: int, client: Any) -> Any:
     return client.get_version(subject, version)
+
+
+def bundled_file(name: str) -> bytes | None:
+    """Return a Protobuf file of Confluent, ``confluent/meta.proto`` for example, that schemas import without a reference.
+
+    As bytes of its ``FileDescriptorProto``; None if the client does not bring it.
+    """
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:
+        descriptor = import_module(f"confluent_kafka.schema_registry.{module}").DESCRIPTOR
+    except ImportError:
+        return None
+    content: bytes = descriptor.serialized_pb
+    return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from kafka_ordered_ops import (
     SettingNotAllowedError,
     Window,
 )
-from kafka_ordered_ops.decoding import Avro, Registry, decode
+from kafka_ordered_ops.decoding import Avro, Protobuf, Registry, decode, protobuf_schemas
 from kafka_ordered_ops.decoding.decoder import decoder_of
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import registry as registries
 from tests.support.answering import answering
 from tests.support.encoded_values import batch_of, encoded
+from tests.support.protobuf_schemas import class_of, descriptor_of
 from tests.support.relay_server import free_port
 
 ADDRESS = {"type": "record", "name": "shop.Address", "fields": [{"name": "city", "type": "string"}]}
@@ -90,6 +92,104 @@ def test_two_writers_are_read_with_the_newest_schema(registry: registries.Regist
     assert reasons[4] is not None
     assert f"schema {strange}: the writer's schema does not fit the reader's" in reasons[4]
     assert reasons[5] == reasons[6] == "it does not begin with a zero byte and a schema id"
+
+
+MONEY = 'syntax = "proto3"; package shop; message Money { int64 units = 1; }'
+SALE = 'syntax = "proto3"; package shop; message Sale { int64 id = 1; }'
+NEWER_SALE = """
+    syntax = "proto3"; package shop; import "money.proto"; import "google/protobuf/timestamp.proto";
+    message Sale { int64 id = 1; Money total = 2; google.protobuf.Timestamp at = 3; } message Other { int64 id = 1; }
+"""
+REFERENCE = {"name": "money.proto", "subject": "money", "version": 1}
+
+
+@pytest.mark.slow
+def test_texts_in_protobuf_are_compiled_with_their_imports(
+    registry: registries.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the plan; tasks have the messages of known ids without registry and compiler."""
+    old = registry.register("sales-value", SALE, kind="PROTOBUF")
+    registry.register("money", MONEY, kind="PROTOBUF")
+    new = registry.register("sales-value", NEWER_SALE, [REFERENCE], kind="PROTOBUF")
+    avro = registry.register("avro-value", OLD)
+    ids_and_rests = [
+        (old, b"\0\x08\x05"),
+        (new, b"\0\x08\x05\x12\x02\x08\x07\x1a\x00"),
+        (new, b"\x02\x02\x08\x05"),
+        (old, b"\x02\x02\x08\x05"),
+        (avro, b"\0\x08\x05"),
+        (2**31 - 1, b"\0\x08\x05"),
+    ]
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("sales", partitions=1)
+        for number, (schema_id, rest) in enumerate(ids_and_rests):
+            value = b"\0" + schema_id.to_bytes(4, "big") + rest
+            kafka.produce("sales", partition=0, timestamp_ms=number, value=value)
+        settings = {**kafka.settings, "schema.registry.url": registry.url}
+        windows = OrderedWindows(settings, group_id="g")
+        window = Window(
+            "sales",
+            cutoff="1970-01-02T00:00:00Z",
+            starting_offsets="earliest",
+            values=Protobuf("shop.Sale", subject="sales-value"),
+            on_bad="keep",
+        )
+        planned = windows.plan(window).window
+        decoder = pickle.loads(pickle.dumps(decoder_of(planned, windows.settings)))
+        # From here on, nothing is compiled.
+        monkeypatch.setattr(protobuf_schemas, "compiled", None)
+        with windows.open(replace(window, values=None)) as opened:
+            table = pa.Table.from_batches(map(decoder.decoded, opened.to_arrow().to_batches()))
+    rows: list[Any] = table["value"].to_pylist()
+    assert rows[1]["total"] == {"units": 7}
+    assert [row and row["id"] for row in rows] == [5, 5, *[None] * 4]
+    assert table["value_error"].to_pylist() == [
+        None,
+        None,
+        "it is a message shop.Other, not shop.Sale",
+        f"schema {old} has no message with the index [1]",
+        f"schema {avro} is AVRO, not Protobuf",
+        f"the registry has no schema {2**31 - 1}",
+    ]
+
+
+@pytest.mark.slow
+def test_records_of_the_protobuf_serializer_are_read(registry: registries.Registry) -> None:
+    """It registers descriptors in base64, with a reference for each import."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    message = class_of(descriptor_of(NEWER_SALE, ("money.proto", MONEY)), "shop.Other")
+    sale = class_of(descriptor_of(NEWER_SALE, ("money.proto", MONEY)), "shop.Sale")
+    context = SerializationContext("serialized", MessageField.VALUE)
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        rows = [
+            ProtobufSerializer(type(record), client)(record, context)
+            for record in (sale(id=1, total={"units": 7}), message(id=2))
+        ]
+    tables = [
+        decode(
+            batch_of(rows),
+            values=Protobuf(name, subject="serialized-value"),
+            registry=registry.url,
+            on_bad="keep",
+        ).read_all()
+        for name in ("shop.Sale", "shop.Other")
+    ]
+    assert tables[0]["value"].to_pylist() == [
+        {"id": 1, "total": {"units": 7}, "at": None},
+        None,
+    ]
+    assert tables[1]["value"].to_pylist() == [None, {"id": 2}]
+
+
+@pytest.mark.slow
+def test_subjects_of_another_kind_are_named_for_protobuf(registry: registries.Registry) -> None:
+    """Before any record is read."""
+    registry.register("avro-value", OLD)
+    with pytest.raises(ConfigError, match="the newest schema of avro-value is AVRO, not Protobuf"):
+        decode(batch_of([]), values=Protobuf(subject="avro-value"), registry=registry.url)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +29,19 @@ _SUBJECT_LENGTH_MAX: Final = 1_024
 SCHEMA_LENGTH_MAX: Final = 524_288
 _REFERENCES_MAX: Final = 200
 
+_MESSAGE_LENGTH_MAX: Final = 1_024
+
 _SchemaText = Annotated[str, Meta(max_length=SCHEMA_LENGTH_MAX, pattern="\\A[^\ud800-\udfff]*\\Z")]
 
 
 class Framing(StrEnum):
     """What stands before each value."""
 
-    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it.
+    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it. In Protobuf, the index of
+    #: the message follows.
     CONFLUENT = "confluent"
-    #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it.
+    #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it. In Protobuf, the name of the message
+    #: follows.
     APICURIO_8 = "apicurio-8"
     #: Nothing.
     NONE = "none"
@@ -165,16 +170,108 @@ class Json:
         )
 
 
-Format = Avro | Json
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Protobuf:
+    """Values in Protobuf.
+
+    The descriptor alone decodes the values of all compatible writers: fields that it does not have are skipped, and missing
+    ones have their default value, or are null.
+
+    Args:
+        message: the full name of the message: ``shop.Order``. None means the first message of the schema.
+        subject: whose newest schema in the schema registry has the message, looked up once: when a window is planned, or
+            when `decode` is called. None means ``orders-value`` for the values of the topic ``orders``, and ``orders-key`` for its
+            keys. The id before each value is looked up too: its schema must have the message.
+        descriptor: the schema, as bytes of a ``FileDescriptorSet`` or as their base64 text; ``protoc --include_imports
+            --descriptor_set_out=FILE`` writes the bytes. Without a subject, ids before values are not looked up.
+        framing: what stands before each value.
+
+    Raises:
+        ConfigError: a part is invalid, or too long.
+    """
+
+    message: str | None
+    subject: str | None
+    #: In base64.
+    descriptor: str | None
+    framing: Framing
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        subject: str | None = None,
+        descriptor: bytes | str | None = None,
+        framing: Framing | str = Framing.CONFLUENT,
+    ) -> None:
+        framing = check_choice(framing, Framing, what="framing")
+        if message is not None:
+            message = check_text(message, what="message", length_max=_MESSAGE_LENGTH_MAX)
+        if subject is not None:
+            subject = check_text(subject, what="subject", length_max=_SUBJECT_LENGTH_MAX)
+        text = None if descriptor is None else _base64(descriptor)
+        for name, value in (
+            ("message", message),
+            ("subject", subject),
+            ("descriptor", text),
+            ("framing", framing),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether schemas come from a registry: the newest of the subject, or those of writers, by their ids."""
+        return self.descriptor is None or (
+            self.framing is not Framing.NONE and self.subject is not None
+        )
+
+    def fixed(self, subject: str | None, descriptor: bytes | str) -> Protobuf:
+        """Return the format with the schema of its subject."""
+        return Protobuf(self.message, subject=subject, descriptor=descriptor, framing=self.framing)
+
+    def __repr__(self) -> str:
+        return shown_fields(
+            self,
+            message=self.message,
+            subject=self.subject,
+            descriptor=None if self.descriptor is None else shown(self.descriptor),
+            framing=str(self.framing),
+        )
 
 
-#: What `as_format` takes: ``avro``, ``avro:SUBJECT``, ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
+def _base64(descriptor: object) -> str:
+    """Return a descriptor as base64 text, the same for the same bytes."""
+    data = descriptor
+    if isinstance(descriptor, str):
+        try:
+            # The base64 command breaks lines.
+            data = base64.b64decode("".join(descriptor.split()), validate=True)
+        except ValueError:
+            data = None
+    if not isinstance(data, bytes):
+        raise ConfigError(
+            f"descriptor is {shown(descriptor)}: give the bytes of a FileDescriptorSet, as protoc --include_imports "
+            "--descriptor_set_out=FILE writes them, or their base64 text"
+        )
+    text = base64.b64encode(data).decode()
+    if len(text) > SCHEMA_LENGTH_MAX:
+        raise ConfigError(
+            f"the descriptor has {len(text):,} characters in base64: at most {SCHEMA_LENGTH_MAX:,} are stored with a plan. Write "
+            "one with fewer files, and without --include_source_info"
+        )
+    return text
+
+
+Format = Avro | Json | Protobuf
+
+
+#: What `as_format` takes: ``avro``, ``avro:SUBJECT`` (so with ``protobuf``), ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
 GivenFormat = Format | str | Mapping[str, Any]
 
 
 def as_format(value: object, what: str) -> Format | None:
     """Return a format, passed as one, as text or as a mapping; raise `ConfigError` for anything else."""
-    if value is None or isinstance(value, Avro | Json):
+    if value is None or isinstance(value, Format):
         return value
     try:
         if isinstance(value, str):
@@ -192,6 +289,8 @@ def _format_of_text(text: str, what: str) -> Format:
         return _StoredFormat.parse({"format": loads(text, limit_bytes=2**20)}, what).format.value
     if kind == "avro":
         return Avro(subject=rest.strip() or None)
+    if kind == "protobuf":
+        return Protobuf(subject=rest.strip() or None)
     if kind == "json" and rest:
         return Json(fields_of_text(rest))
     raise _not_a_format(text, what)
@@ -199,8 +298,8 @@ def _format_of_text(text: str, what: str) -> Format:
 
 def _not_a_format(value: object, what: str) -> ConfigError:
     return ConfigError(
-        f"{what} is {shown(value)}: give Avro(...) or Json(...); or as text 'avro', 'avro:SUBJECT' or "
-        "'json:id int64, at timestamp[ms, UTC]'"
+        f"{what} is {shown(value)}: give Avro(...), Json(...) or Protobuf(...); or as text 'avro', 'avro:SUBJECT', "
+        "'protobuf', 'protobuf:SUBJECT' or 'json:id int64, at timestamp[ms, UTC]'"
     )
 
 
@@ -210,13 +309,14 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
     The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
     caller has it: wrong arguments can be corrected and the window read again.
     """
-    if not isinstance(asked, Avro) or not isinstance(planned, Avro):
-        return asked
-    if asked.schema is not None or planned.schema is None:
-        return asked
-    if asked.subject not in (None, planned.subject):
-        return asked
-    return asked.fixed(planned.subject, planned.schema, planned.references)
+    match asked, planned:
+        case Avro(schema=None), Avro(schema=str(schema)):
+            fixed: Format = asked.fixed(planned.subject, schema, planned.references)
+        case Protobuf(descriptor=None), Protobuf(descriptor=str(text)):
+            fixed = asked.fixed(planned.subject, text)
+        case _:
+            return asked
+    return fixed if asked.subject in (None, planned.subject) else asked
 
 
 def format_to_json(value: Format | None) -> dict[str, Any] | None:
@@ -226,6 +326,14 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
             "format": "json",
             "fields": fields_to_json(value.schema),
             "unknown": str(value.unknown),
+        }
+    if isinstance(value, Protobuf):
+        return {
+            "format": "protobuf",
+            "message": value.message,
+            "subject": value.subject,
+            "descriptor": value.descriptor,
+            "framing": str(value.framing),
         }
     if value is None:
         return None
@@ -273,7 +381,30 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
         return Json(fields_from_json(self.columns), self.unknown)
 
 
-StoredFormat = StoredAvro | StoredJson
+class StoredProtobuf(Stored, frozen=True, tag_field="format", tag="protobuf"):
+    """The JSON of a `Protobuf`."""
+
+    message: Text | None = None
+    subject: Text | None = None
+    descriptor: _SchemaText | None = None
+    framing: Framing = Framing.CONFLUENT
+
+    @property
+    def value(self) -> Protobuf:
+        """The format; raises `ConfigError` for an invalid one."""
+        value = Protobuf(
+            self.message,
+            subject=self.subject,
+            descriptor=self.descriptor,
+            framing=self.framing,
+        )
+        # As with Avro: the same text is in each plan of a group.
+        if value.descriptor is not None:
+            object.__setattr__(value, "descriptor", sys.intern(value.descriptor))
+        return value
+
+
+StoredFormat = StoredAvro | StoredJson | StoredProtobuf
 
 
 class _StoredFormat(Stored, frozen=True):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.decoding.decoder import Decoder
@@ -30,6 +31,7 @@ _OTHERS: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]] = 
     (pa.types.is_date, pa.date32()),
     (pa.types.is_time32, pa.int32()),
     (pa.types.is_time64, pa.int64()),
+    (pa.types.is_duration, pa.duration("us")),
     (pa.types.is_null, pa.string()),
     (pa.types.is_large_string, pa.string()),
     (pa.types.is_large_binary, pa.binary()),
@@ -68,9 +70,15 @@ def _batches(
     for batch in batches:
         decoded = decoder.decoded(batch)
         arrays = [
-            array.cast(field.type) for array, field in zip(decoded.columns, columns, strict=True)
+            _cast(array, field.type) for array, field in zip(decoded.columns, columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    cast: Any = array.cast
+    result: pa.Array[Any] = cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+    return result
 
 
 def spark_columns(schema: pa.Schema) -> pa.Schema:
@@ -86,7 +94,7 @@ def _field(field: Any) -> Any:
 
 
 def _type(kind: Any) -> pa.DataType:
-    """Return the type in Spark: times of day are numbers, as Spark's own ``from_avro`` has them."""
+    """Return the type in Spark: times of day are numbers, and all other times are cut to microseconds, as Spark's own readers do."""
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([_field(field) for field in kind])

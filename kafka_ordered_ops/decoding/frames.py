@@ -1,0 +1,70 @@
+"""What stands before a value: the id of a schema, and in Protobuf, which of its messages the value is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafka_ordered_ops.core.window.formats import Framing
+from kafka_ordered_ops.decoding.bad import BadValueError
+
+#: Bytes of a schema's id, after a zero byte.
+_ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
+#: Messages within messages, in an index.
+_INDEX_LENGTH_MAX: Final = 64
+_VARINT_BYTES_MAX: Final = 10
+
+
+def id_end(data: bytes, framing: Framing) -> int:
+    """Return the position after a schema's id, 0 without a frame; raise `BadValueError` for another beginning."""
+    if framing is Framing.NONE:
+        return 0
+    end = 1 + _ID_BYTES[framing]
+    if len(data) < end or data[0] != 0:
+        raise BadValueError("it does not begin with a zero byte and a schema id")
+    return end
+
+
+def schema_id(data: bytes, end: int) -> int:
+    """Return the id that ends at a position."""
+    return int.from_bytes(data[1:end], "big")
+
+
+def message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Return the index of a message in its schema, as Confluent's serializers write it, and the position after it.
+
+    The index has a number for each level: ``(1, 0)`` is the first message in the second one. Raises `BadValueError`.
+    """
+    count, at = _zigzag(data, at)
+    if not count:
+        return (0,), at
+    if not 0 < count <= _INDEX_LENGTH_MAX:
+        raise BadValueError(f"the index of its message has {count:,} numbers")
+    index = []
+    for _ in range(count):
+        number, at = _zigzag(data, at)
+        if number < 0:
+            raise BadValueError(f"the index of its message has the number {number:,}")
+        index.append(number)
+    return tuple(index), at
+
+
+def delimited(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes whose length stands before them, and the position after them; raise `BadValueError`."""
+    length, at = _varint(data, at)
+    if length > len(data) - at:
+        raise BadValueError("it ends before its message begins")
+    return data[at : at + length], at + length
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for place, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return number, at + place + 1
+    raise BadValueError("it ends before its message begins")
