@@ -12,11 +12,21 @@ import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.errors import ConfigError, DecodeError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
-from kafka_ordered_ops.core.window.formats import Avro, Format, Framing, Json, OnBad, UnknownFields
+from kafka_ordered_ops.core.window.formats import (
+    Avro,
+    Debezium,
+    Format,
+    Framing,
+    Json,
+    OnBad,
+    UnknownFields,
+    avro_in,
+)
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.json_records import json_reader
 from kafka_ordered_ops.kafka.schema_registry import Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -68,7 +78,10 @@ class Decoder:
             ConfigError: invalid schemas; a column is missing, or does not hold bytes, or its name is there twice.
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
         """
-        for name in self._columns:
+        wanted = set(self._columns)
+        if any(column.tombstones is not None for column in self._columns.values()):
+            wanted.add("key")
+        for name in sorted(wanted):
             if schema.get_field_index(name) < 0:
                 raise ConfigError(f"there is no column {name!r} among {', '.join(schema.names)}")
         fields: list[_Field] = []
@@ -157,6 +170,10 @@ def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | N
 
 def with_schema(wanted: Format | None, registry: RegistryClient | None) -> Format | None:
     """Return a format with its reader schema, which may be the newest one of its subject."""
+    if isinstance(wanted, Debezium):
+        values: Any = with_schema(wanted.values, registry)
+        keys: Any = with_schema(wanted.keys, registry)
+        return replace(wanted, values=values, keys=keys)
     if not isinstance(wanted, Avro) or wanted.schema is not None or wanted.subject is None:
         return wanted
     if registry is None:
@@ -168,7 +185,7 @@ def with_schema(wanted: Format | None, registry: RegistryClient | None) -> Forma
 
 
 def _avro_of(window: Window) -> list[Avro]:
-    return [wanted for wanted in (window.values, window.keys) if isinstance(wanted, Avro)]
+    return [*avro_in(window.values), *avro_in(window.keys)]
 
 
 # --- columns -----------------------------------------------------------------------------------
@@ -189,6 +206,12 @@ class _Column:
         arrow: Any = self.reader.arrow
         return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
 
+    @property
+    def tombstones(self) -> DebeziumReader | None:
+        """What makes rows of null values, from the column ``key``."""
+        reader = self.reader
+        return reader if isinstance(reader, DebeziumReader) and reader.reads_keys else None
+
     def fields(self, column: _Field) -> list[_Field]:
         """Return the fields in place of the column's."""
         if column.type not in (pa.binary(), pa.large_binary()):
@@ -206,13 +229,16 @@ class _Column:
         """Return the arrays of `fields`; raise `DecodeError`."""
         rows: list[Any] = []
         reasons: dict[int, str] = {}
+        tombstones = self.tombstones
         for row, data in enumerate(column.to_pylist()):
             value = None
-            if data is not None:
-                try:
+            try:
+                if data is not None:
                     value = self.reader.read(data)
-                except BadValueError as error:
-                    reasons[row] = str(error)[:_REASON_MAX]
+                elif tombstones is not None:
+                    value = tombstones.read_tombstone(batch.column("key")[row].as_py())
+            except BadValueError as error:
+                reasons[row] = str(error)[:_REASON_MAX]
             rows.append(value)
         if reasons and self.on_bad is OnBad.FAIL:
             raise _decode_error(self.name, batch, reasons)
@@ -247,6 +273,8 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 
 
 def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
+    if isinstance(wanted, Debezium):
+        return DebeziumReader(wanted, lambda part: _reader(part, registry))
     return _JsonReader(wanted) if isinstance(wanted, Json) else _AvroReader(wanted, registry)
 
 

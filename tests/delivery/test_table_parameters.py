@@ -95,10 +95,11 @@ def test_an_application_writes_tables(tmp_path: Path) -> None:
     airflow = airflow_room.OrderedWindowOperator(
         **_AIRFLOW, output=Table("t"), job=Application(str(job))
     )
-    airflow.check_job(ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}), "g")
+    settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
+    airflow.check_job(settings, "g")
     with (
-        airflow.job_session() as found,
-        JobSink(table="t", application=job).opened() as of_command,
+        airflow.job_session(settings, []) as found,
+        JobSink(table="t", application=job).opened(settings) as of_command,
     ):
         assert isinstance(found, TableApplication)
         assert isinstance(of_command, TableApplication)

@@ -59,7 +59,7 @@ def deliver(
     sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id, questions)
     with (
-        sink.opened() as find_output,
+        sink.opened(connection.settings(), questions) as find_output,
         connection.open(screen) as windows,
         screen.progress("planning"),
     ):

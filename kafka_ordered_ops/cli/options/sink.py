@@ -139,10 +139,13 @@ class Sink(Storage):
                 ) from error
         job.check(settings, group_id)
 
-    def opened(self) -> AbstractContextManager[Found]:
+    def opened(
+        self, settings: ClientSettings, windows: Sequence[Window] = ()
+    ) -> AbstractContextManager[Found]:
         """Return the job's session, open until windows are published; it yields a function that finds earlier outputs."""
+        job = self._job()
         # Ctrl-C interrupts the job itself.
-        return self._job().session(lambda: False)
+        return job.session(lambda: False, records=job.copied(settings, windows))
 
     @property
     def publishes_to(self) -> OutputPlace | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +23,7 @@ _SUBJECT_LENGTH_MAX: Final = 1_024
 #: Characters of a schema, and of those that it uses, together: they are stored with each plan.
 SCHEMA_LENGTH_MAX: Final = 524_288
 _REFERENCES_MAX: Final = 200
+_PLACEHOLDER_LENGTH_MAX: Final = 1_024
 
 _SchemaText = Annotated[str, Meta(max_length=SCHEMA_LENGTH_MAX, pattern="\\A[^\ud800-\udfff]*\\Z")]
 
@@ -162,14 +163,62 @@ class Json:
         )
 
 
-Format = Avro | Json
+@dataclass(frozen=True, slots=True)
+class Debezium:
+    """Changes of rows, in Debezium's envelopes; each value becomes the row.
+
+    The row is that of ``after``, and for a delete that of ``before``. Three more columns have the names that Debezium's
+    ``ExtractNewRecordState`` gives them: ``__op`` is ``c``, ``u``, ``r`` or ``d``; ``__deleted`` is true for deletes;
+    ``__source_ts_ms`` is the time of the change in the database. A table with ``mode="merge"`` and ``delete_tombstones``
+    deletes the rows that ``__deleted`` marks.
+
+    Args:
+        values: how envelopes are encoded: `Avro`, whose schema is the envelope's, or `Json`, whose schema is the row's, with or
+            without the ``schema`` and ``payload`` of Connect's converter around each value.
+        keys: how the records' keys are encoded. Then a tombstone becomes a row with its key's columns, marked as deleted:
+            compaction may have left nothing else of a delete. None leaves tombstones null.
+        unavailable: what the connector writes in place of a value that it does not know, as its
+            ``unavailable.value.placeholder`` says. Such a row is a bad value.
+
+    Raises:
+        ConfigError: another format in it.
+    """
+
+    values: Avro | Json
+    keys: Avro | Json | None = None
+    unavailable: str = "__debezium_unavailable_value"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Avro | Json):
+            raise ConfigError(
+                f"the envelopes of Debezium are {shown(self.values)}: give Avro(...) or Json(...)"
+            )
+        if self.keys is not None and not isinstance(self.keys, Avro | Json):
+            raise ConfigError(
+                f"the keys of Debezium are {shown(self.keys)}: give Avro(...) or Json(...)"
+            )
+        check_text(self.unavailable, what="unavailable", length_max=_PLACEHOLDER_LENGTH_MAX)
+
+
+Format = Avro | Json | Debezium
 
 
 def check_format(value: object, what: str) -> Format | None:
     """Return a format or None; raise `ConfigError` for anything else."""
-    if value is None or isinstance(value, Avro | Json):
+    if isinstance(value, Debezium) and what == "keys":
+        raise ConfigError(
+            "keys is Debezium(...), and envelopes are values: give Debezium(..., keys=...) as values"
+        )
+    if value is None or isinstance(value, Format):
         return value
-    raise ConfigError(f"{what} is {shown(value)}: give Avro(...) or Json(...)")
+    raise ConfigError(f"{what} is {shown(value)}: give Avro(...), Json(...) or Debezium(...)")
+
+
+def avro_in(value: Format | None) -> list[Avro]:
+    """Return the parts of a format whose schemas a registry may have."""
+    if isinstance(value, Debezium):
+        return [*avro_in(value.values), *avro_in(value.keys)]
+    return [value] if isinstance(value, Avro) else []
 
 
 def kept(asked: Format | None, planned: Format | None) -> Format | None:
@@ -178,6 +227,10 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
     The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
     caller has it: wrong arguments can be corrected and the window read again.
     """
+    if isinstance(asked, Debezium) and isinstance(planned, Debezium):
+        values: Any = kept(asked.values, planned.values)
+        keys: Any = kept(asked.keys, planned.keys)
+        return replace(asked, values=values, keys=keys)
     if not isinstance(asked, Avro) or not isinstance(planned, Avro):
         return asked
     if asked.schema is not None or planned.schema is None or asked.subject != planned.subject:
@@ -192,6 +245,13 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
             "format": "json",
             "fields": fields_to_json(value.schema),
             "unknown": str(value.unknown),
+        }
+    if isinstance(value, Debezium):
+        return {
+            "format": "debezium",
+            "values": format_to_json(value.values),
+            "keys": format_to_json(value.keys),
+            "unavailable": value.unavailable,
         }
     if value is None:
         return None
@@ -239,4 +299,18 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
         return Json(fields_from_json(self.columns), self.unknown)
 
 
-StoredFormat = StoredAvro | StoredJson
+class StoredDebezium(Stored, frozen=True, tag_field="format", tag="debezium"):
+    """The JSON of a `Debezium`."""
+
+    values: StoredAvro | StoredJson
+    keys: StoredAvro | StoredJson | None
+    unavailable: Text
+
+    @property
+    def value(self) -> Debezium:
+        """The format; raises `JsonError` or `ConfigError` for an invalid one."""
+        keys = None if self.keys is None else self.keys.value
+        return Debezium(self.values.value, keys, self.unavailable)
+
+
+StoredFormat = StoredAvro | StoredJson | StoredDebezium
