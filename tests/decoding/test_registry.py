@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kafka_ordered_ops import (
     AuthenticationError,
+    ClientSettings,
     ConfigError,
     RegistryError,
     SettingNotAllowedError,
+    Window,
 )
-from kafka_ordered_ops.decoding import Avro, Registry, decode
+from kafka_ordered_ops.decoding import Avro, Debezium, Registry, decode
+from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
+from tests.support import debezium
 from tests.support import registry as registries
 from tests.support.answering import answering
 from tests.support.encoded_values import batch_of, encoded
@@ -124,3 +130,42 @@ def test_only_known_settings_are_taken() -> None:
     with pytest.raises(SettingNotAllowedError) as failure:
         Registry({"url": "http://registry", "proxy": "http://elsewhere"})
     assert failure.value.key == "proxy"
+
+
+@pytest.mark.slow
+def test_envelopes_and_keys_are_read_with_their_own_subjects(
+    registry: registries.Registry,
+) -> None:
+    """Debezium's records, with the ids of this registry; a window's tasks need it no more once its subjects are known."""
+    ids = {
+        name: registry.register(f"notes-{name}", json.loads(debezium.schema_text(number)))
+        for name, number in (("key", 3), ("value", 4))
+    }
+
+    def framed(data: bytes | None, name: str) -> bytes | None:
+        return None if data is None else b"\0" + ids[name].to_bytes(4, "big") + data[5:]
+
+    records = [
+        replace(change, key=framed(change.key, "key"), value=framed(change.value, "value"))
+        for change in debezium.changes("avro", "notes")
+    ]
+    wanted = Debezium(Avro(subject="notes-value"), Avro(subject="notes-key"))
+    settings = ClientSettings.of(
+        {"bootstrap.servers": "127.0.0.1:1", "schema.registry.url": registry.url}
+    )
+    planned = fixed(Window("notes", cutoff="2026-01-01T00:00:00Z", values=wanted), settings)
+    decoder = decoder_of(planned, settings)
+    assert decoder is not None
+    assert decoder.registry is not None
+    for part, schema_id in ids.items():
+        subject = f"notes-{part}"
+        assert subject in repr(planned.values)
+        assert schema_id in decoder.registry._known
+    rows = decoder.decoded(debezium.batch_of(records))["value"].to_pylist()
+    assert [(row["id"], row["__deleted"]) for row in rows] == [
+        (1, False),
+        (2, False),
+        (1, False),
+        (2, True),
+        (2, True),
+    ]
