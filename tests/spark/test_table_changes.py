@@ -100,7 +100,7 @@ def rows(lake: Lake, columns: str = "") -> list[dict[str, Any]]:
 def test_windows_make_the_table_of_the_source(
     lake_spark: SparkSession, tmp_path: Path, kafka: InMemoryKafka, format_: str, encoding: str
 ) -> None:
-    """Cut between a change of a key and its rows; up to a truncation, which is refused and leaves the table as it is."""
+    """Cut between a change of a key and its rows; a truncation is refused, and leaves the table to whoever empties it."""
     columns = {
         "notes": (_NOTES, (1_004, 2_000), NOTES_AT_THE_END),
         "orders": (_ORDERS, (1_005, 1_000 + TRUNCATION), ORDERS_BEFORE_THE_END),
@@ -116,6 +116,15 @@ def test_windows_make_the_table_of_the_source(
     with pytest.raises(DecodeError, match="the table was truncated"):
         windows.run(up_to(topic, 2_000), merging(lake), job=Copy("local"), spark=lake_spark)
     assert rows(lake) == ORDERS_BEFORE_THE_END
+    lake_spark.sql(f"DELETE FROM {lake.table}")
+
+    def later(window: Any) -> None:
+        known = window.read().where(f"offset > {TRUNCATION}")
+        window.write(known.select(*lake_spark.table(lake.table).columns, "__deleted"))
+
+    job = Function(later, engine="local")
+    windows.run(up_to(topic, 2_000, on_bad="keep"), merging(lake), job=job, spark=lake_spark)
+    assert rows(lake) == []
     assert lake.staged_count() == 0
 
 

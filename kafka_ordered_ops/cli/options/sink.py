@@ -90,7 +90,7 @@ class Sink(Storage):
         typer.Option(
             "--delete-tombstones",
             rich_help_panel=JOB,
-            help="With --mode merge: a record without a value deletes its row.",
+            help="With --mode merge: a record without a value, or marked as __deleted, deletes its row.",
         ),
     ] = False
     engine: Annotated[
