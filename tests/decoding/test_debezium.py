@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafka_ordered_ops import ConfigError, DecodeError, OrderedWindows, Window, WindowPlan
 from kafka_ordered_ops.decoding import Avro, Debezium, Json, decode
@@ -35,6 +37,27 @@ from tests.support.debezium import (
 )
 
 ENCODINGS = pytest.mark.parametrize("encoding", ["json", "avro"])
+#: The words of envelopes, and of schemas beside them.
+_WORDS = st.sampled_from(
+    [
+        "op",
+        "c",
+        "d",
+        "before",
+        "after",
+        "source",
+        "ts_ms",
+        "id",
+        "amount",
+        "schema",
+        "payload",
+        "type",
+        "struct",
+        "fields",
+        "field",
+        "items",
+    ]
+)
 TABLES = {
     "notes": (NOTES, NOTES_AT_THE_END),
     "orders": (ORDERS, ORDERS_BEFORE_THE_END),
@@ -273,6 +296,44 @@ def test_damaged_schemas_beside_values_are_bad(parameters: Any) -> None:
         payload = {"op": "c", "source": {"ts_ms": 5}, "after": {"amount": text}}
         reason = bad(wrapped(connect("struct", fields=[after]), payload), row)
         assert word in str(reason) or "no decimal" in str(reason)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | _WORDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+ENVELOPE = st.fixed_dictionaries(
+    {"op": st.sampled_from("cudrtm"), "source": st.fixed_dictionaries({"ts_ms": st.integers()})},
+    optional={"before": JSON, "after": JSON},
+)
+#: A schema that is damaged within a row.
+SCHEMA = JSON.map(
+    lambda part: connect(
+        "struct",
+        fields=[
+            connect(
+                "struct", field=side, fields=[{**DECIMAL, "field": "amount", "parameters": part}]
+            )
+            for side in ("before", "after")
+        ],
+    )
+)
+
+
+@given(
+    ENVELOPE | st.fixed_dictionaries({"schema": JSON | SCHEMA, "payload": ENVELOPE | JSON}), JSON
+)
+def test_any_json_is_a_row_or_has_a_reason(value: Any, key: Any) -> None:
+    """Never an error of another kind; as a key as well."""
+    row = pa.schema([("id", pa.int32()), ("amount", pa.decimal128(12, 2))])
+    key_data, data = json.dumps(key).encode(), json.dumps(value).encode()
+    records = [Change("t", 0, key_data, data), Change("t", 1, key_data, None)]
+    found = rows_of(records, Debezium(Json(row), Json(KEY)), on_bad="keep")
+    for parsed in found:
+        assert (parsed["value_error"] is None) != (parsed["__deleted"] is None)
 
 
 def test_deleted_rows_have_nulls_where_others_have_none() -> None:

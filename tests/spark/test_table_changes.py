@@ -12,6 +12,7 @@ from kafka_ordered_ops import (
     ConfigError,
     Copy,
     DecodeError,
+    Function,
     OrderedWindows,
     SinkError,
     Table,
