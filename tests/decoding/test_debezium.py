@@ -33,6 +33,7 @@ from tests.support.debezium import (
     avro,
     batch_of,
     changes,
+    columns,
     schema_text,
 )
 
@@ -205,12 +206,10 @@ def wrapped(schema: Any, payload: Any) -> bytes:
 
 def test_schemas_beside_values_are_used() -> None:
     """The scale of decimals is there; keys have the same form."""
-    row = pa.schema(
-        [
-            ("id", pa.int32()),
-            ("amount", pa.decimal128(12, 2)),
-            ("amounts", pa.list_(pa.decimal128(12, 2))),
-        ]
+    row = columns(
+        ("id", pa.int32()),
+        ("amount", pa.decimal128(12, 2)),
+        ("amounts", pa.list_(pa.decimal128(12, 2))),
     )
     schema = connect("struct", fields=[{**ROW_SCHEMA, "field": "after"}, connect("string")])
     after = {"id": 1, "amount": "BBo=", "amounts": ["/w==", None, "AMg="]}
@@ -227,14 +226,14 @@ def test_envelopes_in_json_with_schemas_are_those_in_avro() -> None:
     """The same changes, with amounts; a snapshot has its own times."""
     kinds = {"id": "int32", "day": "int32", "paid": "boolean", "tags": "array"}
     fields = [connect(kinds.get(name, "string"), field=name) for name in ORDERS.names]
-    row = connect("struct", fields=[*fields, {**DECIMAL, "field": "amount"}])
-    schema = connect("struct", fields=[{**row, "field": "before"}, {**row, "field": "after"}])
+    typed = connect("struct", fields=[*fields, {**DECIMAL, "field": "amount"}])
+    schema = connect("struct", fields=[{**typed, "field": "before"}, {**typed, "field": "after"}])
     records = [
         replace(change, value=change.value and wrapped(schema, json.loads(change.value)))
         for change in changes("json", "orders")[:TRUNCATION]
     ]
-    columns = pa.schema([*ORDERS, ("amount", pa.decimal128(12, 2))])
-    rows = rows_of(records, Debezium(Json(columns), Json(KEY)))
+    wanted = Debezium(Json(columns(*ORDERS, ("amount", pa.decimal128(12, 2)))), Json(KEY))
+    rows = rows_of(records, wanted)
     expected = rows_of(changes("avro", "orders")[:TRUNCATION], avro(1, 2, ("big",)))
     assert [row["amount"] for row in rows][:4] == [
         Decimal(text) for text in ("10.50", "99.99", "1.00", "2.00")
@@ -328,7 +327,7 @@ SCHEMA = JSON.map(
 )
 def test_any_json_is_a_row_or_has_a_reason(value: Any, key: Any) -> None:
     """Never an error of another kind; as a key as well."""
-    row = pa.schema([("id", pa.int32()), ("amount", pa.decimal128(12, 2))])
+    row = columns(("id", pa.int32()), ("amount", pa.decimal128(12, 2)))
     key_data, data = json.dumps(key).encode(), json.dumps(value).encode()
     records = [Change("t", 0, key_data, data), Change("t", 1, key_data, None)]
     found = rows_of(records, Debezium(Json(row), Json(KEY)), on_bad="keep")
@@ -395,7 +394,7 @@ def test_formats_that_cannot_be_read_are_named(wanted: Any, words: str) -> None:
 def test_envelopes_are_no_keys() -> None:
     """And tombstones need the column of keys."""
     with pytest.raises(ConfigError, match="envelopes are values"):
-        Window("t", keys=Debezium(Json(NOTES)))  # type: ignore[arg-type]
+        Window("t", keys=Debezium(Json(NOTES)))
     batch = batch_of([]).drop_columns(["key"])
     with pytest.raises(ConfigError, match="no column 'key'"):
         decode(batch, values=FORMATS["json", "notes"])
@@ -421,7 +420,12 @@ def up_to(table: str, milliseconds: int, **more: Any) -> Window:
     """Return the window of a table's changes up to a time."""
     cutoff = f"1970-01-01T00:00:{milliseconds / 1_000:06.3f}Z"
     values = FORMATS["json", table]
-    options = {"starting_offsets": "earliest", "values": values, "flatten": True, **more}
+    options: dict[str, Any] = {
+        "starting_offsets": "earliest",
+        "values": values,
+        "flatten": True,
+        **more,
+    }
     return Window(table, cutoff=cutoff, **options)
 
 

@@ -161,7 +161,7 @@ def test_envelopes_and_keys_are_read_with_their_own_subjects(
         subject = f"notes-{part}"
         assert subject in repr(planned.values)
         assert schema_id in decoder.registry._known
-    rows = decoder.decoded(debezium.batch_of(records))["value"].to_pylist()
+    rows: Any = decoder.decoded(debezium.batch_of(records))["value"].to_pylist()
     assert [(row["id"], row["__deleted"]) for row in rows] == [
         (1, False),
         (2, False),

@@ -64,7 +64,7 @@ def up_to(topic: str, milliseconds: int, **more: Any) -> Window:
     """Return the window of a topic's changes up to a time."""
     encoding, _, table = topic.partition("-")
     cutoff = f"1970-01-01T00:00:{milliseconds / 1_000:06.3f}Z"
-    options = {
+    options: dict[str, Any] = {
         "starting_offsets": "earliest",
         "values": FORMATS[encoding, table],
         "flatten": True,
@@ -80,7 +80,7 @@ def make(spark: SparkSession, format_: str, folder: Path, columns: str) -> Lake:
 
 def merging(lake: Lake, **more: Any) -> Table:
     """Return how changes are written to a table."""
-    options = {"keys": ["id"], "delete_tombstones": True, **more}
+    options: dict[str, Any] = {"keys": ["id"], "delete_tombstones": True, **more}
     return Table(lake.table, "merge", **options)
 
 
@@ -102,18 +102,19 @@ def test_windows_make_the_table_of_the_source(
     lake_spark: SparkSession, tmp_path: Path, kafka: InMemoryKafka, format_: str, encoding: str
 ) -> None:
     """Cut between a change of a key and its rows; a truncation is refused, and leaves the table to whoever empties it."""
-    columns = {
-        "notes": (_NOTES, (1_004, 2_000), NOTES_AT_THE_END),
-        "orders": (_ORDERS, (1_005, 1_000 + TRUNCATION), ORDERS_BEFORE_THE_END),
-    }
-    for name, (ddl, ends, at_the_end) in columns.items():
-        topic = f"{encoding}-{name}"
+
+    def copied(topic: str, columns: str, *ends: int) -> tuple[OrderedWindows, Lake]:
         windows = OrderedWindows(kafka.settings, group_id=topic)
-        lake = make(lake_spark, format_, tmp_path / name, ddl)
+        lake = make(lake_spark, format_, tmp_path / topic, columns)
         for end in ends:
-            window = up_to(topic, end)
-            windows.run(window, merging(lake), job=Copy("local"), spark=lake_spark)
-        assert rows(lake) == at_the_end
+            windows.run(up_to(topic, end), merging(lake), job=Copy("local"), spark=lake_spark)
+        return windows, lake
+
+    _, lake = copied(f"{encoding}-notes", _NOTES, 1_004, 2_000)
+    assert rows(lake) == NOTES_AT_THE_END
+    topic = f"{encoding}-orders"
+    windows, lake = copied(topic, _ORDERS, 1_005, 1_000 + TRUNCATION)
+    assert rows(lake) == ORDERS_BEFORE_THE_END
     with pytest.raises(DecodeError, match="the table was truncated"):
         windows.run(up_to(topic, 2_000), merging(lake), job=Copy("local"), spark=lake_spark)
     assert rows(lake) == ORDERS_BEFORE_THE_END
@@ -135,7 +136,7 @@ def test_deleted_rows_may_stay_with_their_mark(
     """Then a window that comes late changes nothing that is newer, and brings no row back."""
     lake = make(lake_spark, "iceberg", tmp_path, f"{_NOTES}, __deleted boolean")
     windows = OrderedWindows(kafka.settings, group_id="g")
-    options = {"job": Copy("local"), "spark": lake_spark}
+    options: dict[str, Any] = {"job": Copy("local"), "spark": lake_spark}
     table = merging(lake, delete_tombstones=False)
     older, newer = ("older", up_to("json-notes", 1_003)), ("newer", up_to("json-notes", 2_000))
     windows.plan(older[1], older[0])
@@ -152,7 +153,7 @@ def test_marks_are_not_lost(lake_spark: SparkSession, tmp_path: Path, kafka: InM
     """Before anything is planned; by a function as well; and a tombstone without its key is no row."""
     lake = make(lake_spark, "iceberg", tmp_path, _NOTES)
     windows = OrderedWindows(kafka.settings, group_id="g")
-    options = {"job": Copy("local"), "spark": lake_spark}
+    options: dict[str, Any] = {"job": Copy("local"), "spark": lake_spark}
     keeping = merging(lake, delete_tombstones=False)
     for table in (keeping, Table(lake.table)):
         with pytest.raises(ConfigError, match="does not have the columns __deleted"):

@@ -16,18 +16,22 @@ from kafka_ordered_ops.decoding import Avro, Debezium, Json
 SAMPLES: Final = Path(__file__).parents[1] / "samples" / "debezium"
 _SCHEMAS: Final = json.loads((SAMPLES / "avro-schemas.json").read_text())
 
+
+def columns(*parts: Any) -> pa.Schema:
+    """Return a schema of fields, and of pairs of names and types."""
+    return pa.schema([*parts])
+
+
 #: The tables' columns; in JSON without ``big``, which some records do not know, and ``amount``, whose scale is not there.
-NOTES: Final = pa.schema([pa.field("id", pa.int32(), nullable=False), ("body", pa.string())])
-ORDERS: Final = pa.schema(
-    [
-        pa.field("id", pa.int32(), nullable=False),
-        ("customer", pa.string()),
-        ("paid", pa.bool_()),
-        ("placed", pa.string()),
-        ("day", pa.int32()),
-        ("meta", pa.string()),
-        ("tags", pa.list_(pa.string())),
-    ]
+NOTES: Final = columns(pa.field("id", pa.int32(), nullable=False), ("body", pa.string()))
+ORDERS: Final = columns(
+    pa.field("id", pa.int32(), nullable=False),
+    ("customer", pa.string()),
+    ("paid", pa.bool_()),
+    ("placed", pa.string()),
+    ("day", pa.int32()),
+    ("meta", pa.string()),
+    ("tags", pa.list_(pa.string())),
 )
 KEY: Final = pa.schema([("id", pa.int32())])
 #: How Debezium's own records were found at the end, and those of ``orders`` before that table was truncated.
@@ -93,7 +97,7 @@ def _bytes(text: str | None, encoding: str) -> bytes | None:
 
 def batch_of(records: Iterable[Change]) -> pa.RecordBatch:
     """Return records as they are read, a millisecond apart."""
-    columns: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {
             "topic": change.topic,
             "partition": 0,
@@ -105,16 +109,14 @@ def batch_of(records: Iterable[Change]) -> pa.RecordBatch:
         for change in records
     ]
     return pa.RecordBatch.from_pylist(
-        columns,
-        pa.schema(
-            [
-                ("topic", pa.string()),
-                ("partition", pa.int32()),
-                ("offset", pa.int64()),
-                ("timestamp", pa.timestamp("ms", "UTC")),
-                ("key", pa.binary()),
-                ("value", pa.binary()),
-            ]
+        rows,
+        columns(
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("ms", "UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
         ),
     )
 
