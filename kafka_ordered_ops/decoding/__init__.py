@@ -1,4 +1,4 @@
-"""Values and keys of records as columns: Avro and Protobuf, with or without a schema registry, and JSON.
+"""Values and keys of records as columns: Avro and Protobuf, with or without a schema registry, JSON, and Debezium's changes.
 
 ::
 
@@ -16,6 +16,7 @@ from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.formats import Avro as Avro
+    from kafka_ordered_ops.core.window.formats import Debezium as Debezium
     from kafka_ordered_ops.core.window.formats import Framing as Framing
     from kafka_ordered_ops.core.window.formats import Json as Json
     from kafka_ordered_ops.core.window.formats import OnBad as OnBad
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 #: The module of each public name.
 _HOMES = {
     "Avro": "core.window.formats",
+    "Debezium": "core.window.formats",
     "Framing": "core.window.formats",
     "Json": "core.window.formats",
     "OnBad": "core.window.formats",

@@ -16,16 +16,19 @@ from kafka_ordered_ops.core.errors import ConfigError, DecodeError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.window.formats import (
     Avro,
+    Debezium,
     Format,
     Json,
     OnBad,
     Protobuf,
     UnknownFields,
+    in_registries,
 )
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
@@ -76,7 +79,10 @@ class Decoder:
             ConfigError: invalid schemas; a column is missing, or does not hold bytes, or its name is there twice.
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
         """
-        for name in self._columns:
+        wanted = set(self._columns)
+        if any(column.tombstones is not None for column in self._columns.values()):
+            wanted.add("key")
+        for name in sorted(wanted):
             if schema.get_field_index(name) < 0:
                 raise ConfigError(f"there is no column {name!r} among {', '.join(schema.names)}")
         fields: list[_Field] = []
@@ -144,8 +150,9 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
     if not window.is_decoded:
         return window
     registry = _registry_of(window, settings)
-    values = _with_schema(window.values, registry, _subject(window, "value"))
-    keys = _with_schema(window.keys, registry, _subject(window, "key"))
+    topic = _only_topic(window)
+    values = _with_schema(window.values, registry, topic)
+    keys = _with_schema(window.keys, registry, topic, "key")
     # Invalid schemas are found before anything is planned.
     Decoder(values, keys, window.on_bad, window.flatten, registry).schema_of(RECORD_SCHEMA)
     return replace(window, values=values, keys=keys)
@@ -165,17 +172,25 @@ def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | N
 
 
 def _with_schema(
-    wanted: Format | None, registry: RegistryClient | None, subject: str | None = None
+    wanted: Format | None,
+    registry: RegistryClient | None,
+    topic: str | None = None,
+    part: str = "value",
 ) -> Format | None:
-    """Return a format with its reader schema, which may be the newest one of its subject, or of this one."""
+    """Return a format with its reader schema: by default the newest of the topic's subject for this part of a record."""
+    if isinstance(wanted, Debezium):
+        values: Any = _with_schema(wanted.values, registry, topic)
+        keys: Any = _with_schema(wanted.keys, registry, topic, "key")
+        return replace(wanted, values=values, keys=keys)
+    default = None if topic is None else f"{topic}-{part}"
     if isinstance(wanted, Avro) and wanted.schema is None:
-        subject = wanted.subject or subject
+        subject = wanted.subject or default
         newest = _newest(wanted, subject, registry, "AVRO")
         return wanted.fixed(subject, newest.text, newest.reference_texts)
     if isinstance(wanted, Protobuf) and wanted.descriptor is None:
         with _needs_protobuf():
             from kafka_ordered_ops.decoding.protobuf_schemas import compiled
-        subject = wanted.subject or subject
+        subject = wanted.subject or default
         return wanted.fixed(subject, compiled(_newest(wanted, subject, registry, "PROTOBUF")))
     return wanted
 
@@ -196,10 +211,10 @@ def _newest(
     return newest
 
 
-def _subject(window: Window, what: str) -> str | None:
-    """Return the subject of a window's only topic, as Confluent's serializers name it by default."""
+def _only_topic(window: Window) -> str | None:
+    """Return a window's only topic, by which serializers name subjects; None if there may be several."""
     [topic, *others] = window.topics
-    return None if others or is_pattern(topic) else f"{topic}-{what}"
+    return None if others or is_pattern(topic) else topic
 
 
 def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredSchema] | None:
@@ -212,9 +227,7 @@ def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredS
 
 
 def _of_registries(window: Window) -> list[Avro | Protobuf]:
-    return [
-        wanted for wanted in (window.values, window.keys) if isinstance(wanted, Avro | Protobuf)
-    ]
+    return [*in_registries(window.values), *in_registries(window.keys)]
 
 
 @contextmanager
@@ -246,6 +259,12 @@ class _Column:
         arrow: Any = self.reader.arrow
         return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
 
+    @property
+    def tombstones(self) -> DebeziumReader | None:
+        """What makes rows of null values, from the column ``key``."""
+        reader = self.reader
+        return reader if isinstance(reader, DebeziumReader) and reader.reads_keys else None
+
     def fields(self, column: _Field) -> list[_Field]:
         """Return the fields in place of the column's."""
         if column.type not in (pa.binary(), pa.large_binary()):
@@ -263,13 +282,16 @@ class _Column:
         """Return the arrays of `fields`; raise `DecodeError`."""
         rows: list[Any] = []
         reasons: dict[int, str] = {}
+        tombstones = self.tombstones
         for row, data in enumerate(column.to_pylist()):
             value = None
-            if data is not None:
-                try:
+            try:
+                if data is not None:
                     value = self.reader.read(data)
-                except BadValueError as error:
-                    reasons[row] = str(error)[:_REASON_MAX]
+                elif tombstones is not None:
+                    value = tombstones.read_tombstone(batch.column("key")[row].as_py())
+            except BadValueError as error:
+                reasons[row] = str(error)[:_REASON_MAX]
             rows.append(value)
         if reasons and self.on_bad is OnBad.FAIL:
             raise _decode_error(self.name, batch, reasons)
@@ -310,6 +332,8 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
         with _needs_protobuf():
             from kafka_ordered_ops.decoding.protobuf_records import ProtobufReader
         return ProtobufReader(wanted, registry)
+    if isinstance(wanted, Debezium):
+        return DebeziumReader(wanted, lambda part: _reader(part, registry))
     return _AvroReader(wanted, registry)
 
 

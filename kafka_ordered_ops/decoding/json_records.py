@@ -44,15 +44,24 @@ def json_reader(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[bytes
 
     Raises `ConfigError` for a type that JSON cannot become.
     """
-    read = _reader(arrow, refuses_unknown)
+    read = json_converter(arrow, refuses_unknown=refuses_unknown)
 
     def whole(data: bytes) -> Any:
-        return read(_parsed(data))
+        return read(parsed_json(data))
 
     return whole
 
 
-def _parsed(data: bytes) -> Any:
+def json_converter(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[Any], Any]:
+    """Return what converts a value of `parsed_json`, which may be null; it raises `BadValueError`.
+
+    Raises `ConfigError` for a type that JSON cannot become.
+    """
+    return _reader(arrow, refuses_unknown)
+
+
+def parsed_json(data: bytes) -> Any:
+    """Return the value of a text, with decimals for numbers that have a point; raise `BadValueError`."""
     if _LONG_NUMBER.search(data):
         raise BadValueError(f"a number has more than {_DIGITS_MAX} digits")
     try:
@@ -107,6 +116,8 @@ def _reader_of_value(arrow: pa.DataType, refuses_unknown: bool) -> _Read:
         return lambda value: _moment(value, arrow)
     if pa.types.is_time(arrow):
         return lambda value: _time(value, arrow)
+    if pa.types.is_date(arrow):
+        return lambda value: _date(value, arrow)
     if pa.types.is_floating(arrow):
         return lambda value: _float(value, _FLOATS[arrow.bit_width])
     for matches, read in _SIMPLE:
@@ -231,7 +242,10 @@ def _binary(value: Any) -> bytes:
         raise BadValueError("a text is not base64") from None
 
 
-def _date(value: Any) -> date:
+def _date(value: Any, arrow: Any) -> date | int:
+    """Return a date; a number is in the column's unit, days or milliseconds, already."""
+    if type(value) is int:
+        return int(_integer(pa.int32() if pa.types.is_date32(arrow) else pa.int64())(value))
     if not isinstance(value, str) or not _DATE.fullmatch(value):
         raise _wrong(value, "a date")
     try:
@@ -241,7 +255,11 @@ def _date(value: Any) -> date:
 
 
 def _time(value: Any, arrow: Any) -> int:
-    """Return a time of day as a number of the column's unit."""
+    """Return a time of day as a number of the column's unit, which a number is already."""
+    if type(value) is int:
+        if not 0 <= value < 86_400_000_000_000 // _NANOSECONDS[arrow.unit]:
+            raise _wrong(value, "a time of day")
+        return value
     match = _CLOCK.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise _wrong(value, "a time of day without a zone")
@@ -283,5 +301,4 @@ _SIMPLE: Final[tuple[tuple[Callable[[pa.DataType], bool], _Read], ...]] = (
     (pa.types.is_large_string, _string),
     (pa.types.is_binary, _binary),
     (pa.types.is_large_binary, _binary),
-    (pa.types.is_date, _date),
 )

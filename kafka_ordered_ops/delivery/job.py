@@ -22,6 +22,8 @@ from kafka_ordered_ops.spec.table import Table
 from kafka_ordered_ops.spec.writable import check_partitioned, check_writable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from kafka_ordered_ops.core.window.window import Window
     from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spark import TableSink
@@ -29,17 +31,6 @@ if TYPE_CHECKING:
 
 #: Returns the output of an earlier attempt, if there is one.
 Found = Callable[[Mapping[str, Any]], "Staged | None"]
-
-
-def _check_copy(sink: TableSink, window: Window | None, settings: ClientSettings | None) -> None:
-    from kafka_ordered_ops.decoding.decoder import decoder_of
-    from kafka_ordered_ops.spark.read.decoded import record_columns
-
-    decoder = None if window is None or settings is None else decoder_of(window, settings)
-    if decoder is None:
-        sink.check_copy()
-    else:
-        sink.check_copy(record_columns(decoder))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -129,6 +120,22 @@ class WindowJob:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, settings, conf=self.spark_conf, group_id=group_id)
 
+    def copied(self, settings: ClientSettings, windows: Iterable[Window]) -> pa.Schema | None:
+        """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
+
+        Raises:
+            ConfigError: an invalid schema, or no registry for it.
+            RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
+        """
+        decoded = [window for window in windows if window.is_decoded]
+        if self.table is None or not self._copies or not decoded:
+            return None
+        # Imported late: they load pyarrow.
+        from kafka_ordered_ops.decoding.decoder import decoder_of
+        from kafka_ordered_ops.output.writing.window_batches import window_schema
+
+        return window_schema(decoder_of(decoded[0], settings))
+
     def place(self) -> OutputPlace | None:
         """Return where windows are published, to be checked before they are claimed; `None` unless in files."""
         if (folder := self.folder) is None:
@@ -177,9 +184,7 @@ class WindowJob:
         self,
         stopped: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] | None = None,
-        *,
-        window: Window | None = None,
-        settings: ClientSettings | None = None,
+        records: pa.Schema | None = None,
     ) -> Iterator[Found]:
         """Keep the windows' resources open until they are published; yield a function that finds earlier outputs.
 
@@ -189,8 +194,7 @@ class WindowJob:
         Args:
             stopped: whether the job must end.
             say: receives the output lines of an application; `None` leaves them in its own log.
-            window: says how values and keys are decoded; a table must have columns for them.
-            settings: how to reach the schema registry.
+            records: what `copied` returns.
 
         Raises:
             ConfigError: there is no Spark, or the table is not as required.
@@ -214,7 +218,7 @@ class WindowJob:
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
                 if self._copies:
-                    _check_copy(sink, window, settings)
+                    sink.check_copy(records)
                 try:
                     yield _Earlier(partial(found_in_table, sink), EarlierOutputs())
                 finally:

@@ -106,7 +106,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         def write(plan: WindowPlan) -> Staged:
             return work.deliver(self._opened(work, plan))[0]
 
-        with work.session(window=window, settings=self.settings) as find_output:
+        records = work.copied(self.settings, [window])
+        with work.session(records=records) as find_output:
             plan = self.plan(window, window_id, check_policy(policy), place=work.place())
             [plan] = delivered_again(self, [plan], policy.on_covered)
             delivery = self.deliver(plan, write, find_output)

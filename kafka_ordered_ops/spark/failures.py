@@ -30,7 +30,7 @@ from kafka_ordered_ops.spark.worker_python import wrong_python
 #: ends where Spark or the JVM appends its own text. Many of Spark's errors print the query plan, in which the engine
 #: connector has such a text at the beginning of a `concat`, without any raised error.
 _NAMED: Final = re.compile(
-    rf"(?<!concat\(\n)^{re.escape(errors.__name__)}(?:\.\w+)?\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
+    rf"(?<!concat\(\n)^{re.escape(errors.__name__)}\.(?:\w+\.)?(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
     re.MULTILINE | re.DOTALL,
 )
 

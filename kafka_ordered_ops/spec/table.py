@@ -38,7 +38,8 @@ class Table:
             a column of type string that the table must have. ``merge`` updates or inserts by `keys`; the newest record
             of a key by (timestamp, topic, partition, offset) wins.
         keys: the columns that identify a row, for ``merge``.
-        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
+        delete_tombstones: with ``merge``, a row whose ``value`` is null, or that `Debezium` marks as ``__deleted``, deletes the
+            row with its key.
         conf: settings of the Spark session that is started to write the table if the caller does not pass one, such as
             its catalog.
 

@@ -61,7 +61,10 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
     [
         ("avro:@nothing.avsc", "--values avro:@nothing.avsc: [Errno 2]"),
         ("csv:@nothing", "[Errno 2]"),
-        ("csv", "values is 'csv': give Avro(...) or Json(...); or as text"),
+        (
+            "csv",
+            "values is 'csv': give Avro(...), Json(...), Protobuf(...) or Debezium(...); or as text",
+        ),
         ("avro", "set schema.registry.url in the client settings"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,16 +14,18 @@ import pytest
 
 from kafka_ordered_ops import (
     AuthenticationError,
+    ClientSettings,
     ConfigError,
     OrderedWindows,
     RegistryError,
     SettingNotAllowedError,
     Window,
 )
-from kafka_ordered_ops.decoding import Avro, Protobuf, Registry, decode, protobuf_schemas
-from kafka_ordered_ops.decoding.decoder import decoder_of
+from kafka_ordered_ops.decoding import Avro, Debezium, Protobuf, Registry, decode, protobuf_schemas
+from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support import debezium
 from tests.support import registry as registries
 from tests.support.answering import answering
 from tests.support.encoded_values import batch_of, encoded
@@ -239,16 +242,16 @@ def test_a_window_keeps_the_schema_that_it_was_planned_with(
     registry: registries.Registry, tmp_path: Path
 ) -> None:
     """The newest of the topic's subject then; a retry needs it no more, and the next window gets the newer one."""
-    old = registry.register("sales-value", OLD)
+    old = registry.register("trades-value", OLD)
     row = {"id": 1, "to": {"city": "Oslo"}}
     with InMemoryKafka() as kafka:
-        kafka.create_topic("sales")
-        kafka.produce("sales", timestamp_ms=1_000, value=encoded(row, OLD, old))
+        kafka.create_topic("trades")
+        kafka.produce("trades", timestamp_ms=1_000, value=encoded(row, OLD, old))
         settings = {**kafka.settings, "schema.registry.url": registry.url}
 
         def day(number: int) -> Window:
             return Window(
-                "sales",
+                "trades",
                 cutoff=f"1970-01-{number + 1:02}T00:00:00Z",
                 starting_offsets="earliest",
                 values=Avro(),
@@ -258,14 +261,14 @@ def test_a_window_keeps_the_schema_that_it_was_planned_with(
         windows = OrderedWindows(settings, group_id="g")
         plan = windows.plan(day(1))
         assert isinstance(plan.window.values, Avro)
-        assert plan.window.values.subject == "sales-value"
+        assert plan.window.values.subject == "trades-value"
         inlined = newer(ADDRESS)
-        new = registry.register("sales-value", inlined)
+        new = registry.register("trades-value", inlined)
         table = windows.run(day(1), tmp_path / "lake").to_arrow()
         assert table.schema.names[6:8] == ["id", "to"]
         assert table["id"].type == pa.int32()
         kafka.produce(
-            "sales", timestamp_ms=90_000_000, value=encoded({**row, "paid": True}, inlined, new)
+            "trades", timestamp_ms=90_000_000, value=encoded({**row, "paid": True}, inlined, new)
         )
         table = windows.run(day(2), tmp_path / "lake").to_arrow()
         assert table["paid"].to_pylist() == [True]
@@ -280,3 +283,42 @@ def test_a_window_keeps_the_schema_that_it_was_planned_with(
 
 def _refuse(*_: object) -> None:
     raise AssertionError("the registry was asked")
+
+
+@pytest.mark.slow
+def test_envelopes_and_keys_are_read_with_their_own_subjects(
+    registry: registries.Registry,
+) -> None:
+    """Debezium's records, with the ids of this registry; a window's tasks need it no more once its subjects are known."""
+    ids = {
+        name: registry.register(f"notes-{name}", json.loads(debezium.schema_text(number)))
+        for name, number in (("key", 3), ("value", 4))
+    }
+
+    def framed(data: bytes | None, name: str) -> bytes | None:
+        return None if data is None else b"\0" + ids[name].to_bytes(4, "big") + data[5:]
+
+    records = [
+        replace(change, key=framed(change.key, "key"), value=framed(change.value, "value"))
+        for change in debezium.changes("avro", "notes")
+    ]
+    wanted = Debezium(Avro(subject="notes-value"), Avro(subject="notes-key"))
+    settings = ClientSettings.of(
+        {"bootstrap.servers": "127.0.0.1:1", "schema.registry.url": registry.url}
+    )
+    planned = fixed(Window("notes", cutoff="2026-01-01T00:00:00Z", values=wanted), settings)
+    decoder = decoder_of(planned, settings)
+    assert decoder is not None
+    assert decoder.registry is not None
+    for part, schema_id in ids.items():
+        subject = f"notes-{part}"
+        assert subject in repr(planned.values)
+        assert schema_id in decoder.registry._known
+    rows: Any = decoder.decoded(debezium.batch_of(records))["value"].to_pylist()
+    assert [(row["id"], row["__deleted"]) for row in rows] == [
+        (1, False),
+        (2, False),
+        (1, False),
+        (2, True),
+        (2, True),
+    ]

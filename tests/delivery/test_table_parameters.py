@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from kafka_ordered_ops import (
-    Application,
-    ClientSettings,
-    ConfigError,
-    OrderedWindows,
-    Table,
-    Window,
-)
+from kafka_ordered_ops import Application, ClientSettings, ConfigError, OrderedWindows, Table
 from kafka_ordered_ops import airflow as airflow_room
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.options.sink import JobSink
@@ -105,8 +98,8 @@ def test_an_application_writes_tables(tmp_path: Path) -> None:
     settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
     airflow.check_job(settings, "g")
     with (
-        airflow.job_session(Window("t"), settings) as found,
-        JobSink(table="t", application=job).opened() as of_command,
+        airflow.job_session(settings, []) as found,
+        JobSink(table="t", application=job).opened(settings) as of_command,
     ):
         assert isinstance(found, TableApplication)
         assert isinstance(of_command, TableApplication)

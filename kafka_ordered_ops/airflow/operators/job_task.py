@@ -100,15 +100,12 @@ class JobTask(ValueTask):
         return self._work().place()
 
     def job_session(
-        self, window: Window, settings: ClientSettings
+        self, settings: ClientSettings, windows: Iterable[Window]
     ) -> AbstractContextManager[Found]:
         """Return a context that is open until the window is published; it yields a finder of earlier outputs."""
-        return self._work().session(
-            self._stop.__bool__,
-            lambda line: _log.info("%s", line),
-            window=window,
-            settings=settings,
-        )
+        work = self._work()
+        records = work.copied(settings, windows)
+        return work.session(self._stop.__bool__, lambda line: _log.info("%s", line), records)
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
         """Run the job; its output stays hidden until the commit.

@@ -79,9 +79,9 @@ class OrderedWindowOperator(JobTask, DeliverTask):
     @contextmanager
     def _opened_job(self, windows: OrderedWindows, times: WindowTimes) -> Iterator[Found]:
         """Check the job, and yield a finder of earlier outputs."""
-        window = self.window_of(times)
-        self.check_job(windows.settings, windows.group_id, [window])
-        with self.job_session(window, windows.settings) as find_earlier:
+        wanted = [self.window_of(times)]
+        self.check_job(windows.settings, windows.group_id, wanted)
+        with self.job_session(windows.settings, wanted) as find_earlier:
             yield find_earlier
 
     def publishes_to(self) -> Place | None:

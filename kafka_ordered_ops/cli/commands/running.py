@@ -57,10 +57,9 @@ def deliver(
         ConfigError: the job cannot run; nothing was planned.
     """
     sink.hide_options(screen)
-    settings = connection.settings()
-    sink.check(settings, connection.group_id, questions)
+    sink.check(connection.settings(), connection.group_id, questions)
     with (
-        sink.opened(next(iter(questions), None), settings) as find_output,
+        sink.opened(connection.settings(), questions) as find_output,
         connection.open(screen) as windows,
         screen.progress("planning"),
     ):

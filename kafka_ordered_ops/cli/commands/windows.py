@@ -249,10 +249,11 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
 
     sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id)
-    with sink.opened(), connection.open(screen) as windows, screen.progress("planning"):
+    with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
-        [output] = sink.writer(windows.settings, screen)([plan])
-        output.publish()
+        with sink.opened(windows.settings, [plan.window]):
+            [output] = sink.writer(windows.settings, screen)([plan])
+            output.publish()
         record, state = windows.show(window_id), windows.state()
     replayed = WindowRecord(plan=record.plan, result=output.to_json())
     if screen.as_json:

@@ -90,7 +90,7 @@ class Sink(Storage):
         typer.Option(
             "--delete-tombstones",
             rich_help_panel=JOB,
-            help="With --mode merge: a record without a value deletes its row.",
+            help="With --mode merge: a record without a value, or marked as __deleted, deletes its row.",
         ),
     ] = False
     engine: Annotated[
@@ -140,11 +140,12 @@ class Sink(Storage):
         job.check(settings, group_id)
 
     def opened(
-        self, window: Window | None = None, settings: ClientSettings | None = None
+        self, settings: ClientSettings, windows: Sequence[Window] = ()
     ) -> AbstractContextManager[Found]:
         """Return the job's session, open until windows are published; it yields a function that finds earlier outputs."""
+        job = self._job()
         # Ctrl-C interrupts the job itself.
-        return self._job().session(lambda: False, window=window, settings=settings)
+        return job.session(lambda: False, records=job.copied(settings, windows))
 
     @property
     def publishes_to(self) -> OutputPlace | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,6 +28,9 @@ _SUBJECT_LENGTH_MAX: Final = 1_024
 #: Characters of a schema, and of those that it uses, together: they are stored with each plan.
 SCHEMA_LENGTH_MAX: Final = 524_288
 _REFERENCES_MAX: Final = 200
+_PLACEHOLDER_LENGTH_MAX: Final = 1_024
+#: What Debezium writes by default in place of a value that it does not know.
+UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 _MESSAGE_LENGTH_MAX: Final = 1_024
 
@@ -262,25 +265,72 @@ def _base64(descriptor: object) -> str:
     return text
 
 
-Format = Avro | Json | Protobuf
+@dataclass(frozen=True, slots=True)
+class Debezium:
+    """Changes of rows, in Debezium's envelopes; each value becomes the row.
+
+    The row is that of ``after``, and for a delete that of ``before``. Three more columns have the names that Debezium's
+    ``ExtractNewRecordState`` gives them: ``__op`` is ``c``, ``u``, ``r`` or ``d``; ``__deleted`` is true for deletes;
+    ``__source_ts_ms`` is the time of the change in the database. A table with ``mode="merge"`` and ``delete_tombstones``
+    deletes the rows that ``__deleted`` marks.
+
+    Args:
+        values: how envelopes are encoded: `Avro`, whose schema is the envelope's, or `Json`, whose schema is the row's, with or
+            without the ``schema`` and ``payload`` of Connect's converter around each value.
+        keys: how the records' keys are encoded. Then a tombstone becomes a row with its key's columns, marked as deleted:
+            compaction may have left nothing else of a delete. None leaves tombstones null.
+        unavailable: what the connector writes in place of a value that it does not know, as its
+            ``unavailable.value.placeholder`` says. Such a row is a bad value.
+
+    Raises:
+        ConfigError: another format in it.
+    """
+
+    values: Avro | Json
+    keys: Avro | Json | None = None
+    unavailable: str = UNAVAILABLE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Avro | Json):
+            raise ConfigError(
+                f"the envelopes of Debezium are {shown(self.values)}: give Avro(...) or Json(...)"
+            )
+        if self.keys is not None and not isinstance(self.keys, Avro | Json):
+            raise ConfigError(
+                f"the keys of Debezium are {shown(self.keys)}: give Avro(...) or Json(...)"
+            )
+        check_text(self.unavailable, what="unavailable", length_max=_PLACEHOLDER_LENGTH_MAX)
 
 
-#: What `as_format` takes: ``avro``, ``avro:SUBJECT`` (so with ``protobuf``), ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
+Format = Avro | Json | Protobuf | Debezium
+
+
+#: What `as_format` takes: ``avro``, ``avro:SUBJECT``, the same with ``protobuf``, ``debezium-avro``,
+#: ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
 GivenFormat = Format | str | Mapping[str, Any]
 
 
 def as_format(value: object, what: str) -> Format | None:
     """Return a format, passed as one, as text or as a mapping; raise `ConfigError` for anything else."""
     if value is None or isinstance(value, Format):
-        return value
+        return _not_for_keys(value, what)
     try:
         if isinstance(value, str):
-            return _format_of_text(value.strip(), what)
+            return _not_for_keys(_format_of_text(value.strip(), what), what)
         if isinstance(value, Mapping):
-            return _StoredFormat.parse({"format": dict(value)}, what).format.value
+            stored = _StoredFormat.parse({"format": dict(value)}, what)
+            return _not_for_keys(stored.format.value, what)
     except JsonError as error:
         raise ConfigError(f"{what}: {error}") from None
     raise _not_a_format(value, what)
+
+
+def _not_for_keys(value: Format | None, what: str) -> Format | None:
+    if isinstance(value, Debezium) and what == "keys":
+        raise ConfigError(
+            "keys is Debezium(...), and envelopes are values: give Debezium(..., keys=...) as values"
+        )
+    return value
 
 
 def _format_of_text(text: str, what: str) -> Format:
@@ -291,6 +341,8 @@ def _format_of_text(text: str, what: str) -> Format:
         return Avro(subject=rest.strip() or None)
     if kind == "protobuf":
         return Protobuf(subject=rest.strip() or None)
+    if text == "debezium-avro":
+        return Debezium(Avro(), Avro())
     if kind == "json" and rest:
         return Json(fields_of_text(rest))
     raise _not_a_format(text, what)
@@ -298,9 +350,16 @@ def _format_of_text(text: str, what: str) -> Format:
 
 def _not_a_format(value: object, what: str) -> ConfigError:
     return ConfigError(
-        f"{what} is {shown(value)}: give Avro(...), Json(...) or Protobuf(...); or as text 'avro', 'avro:SUBJECT', "
-        "'protobuf', 'protobuf:SUBJECT' or 'json:id int64, at timestamp[ms, UTC]'"
+        f"{what} is {shown(value)}: give Avro(...), Json(...), Protobuf(...) or Debezium(...); or as text 'avro', "
+        "'avro:SUBJECT', 'protobuf', 'protobuf:SUBJECT', 'debezium-avro' or 'json:id int64, at timestamp[ms, UTC]'"
     )
+
+
+def in_registries(value: Format | None) -> list[Avro | Protobuf]:
+    """Return the parts of a format whose schemas a registry may have."""
+    if isinstance(value, Debezium):
+        return [*in_registries(value.values), *in_registries(value.keys)]
+    return [value] if isinstance(value, Avro | Protobuf) else []
 
 
 def kept(asked: Format | None, planned: Format | None) -> Format | None:
@@ -309,6 +368,10 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
     The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
     caller has it: wrong arguments can be corrected and the window read again.
     """
+    if isinstance(asked, Debezium) and isinstance(planned, Debezium):
+        values: Any = kept(asked.values, planned.values)
+        keys: Any = kept(asked.keys, planned.keys)
+        return replace(asked, values=values, keys=keys)
     match asked, planned:
         case Avro(schema=None), Avro(schema=str(schema)):
             fixed: Format = asked.fixed(planned.subject, schema, planned.references)
@@ -334,6 +397,13 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
             "subject": value.subject,
             "descriptor": value.descriptor,
             "framing": str(value.framing),
+        }
+    if isinstance(value, Debezium):
+        return {
+            "format": "debezium",
+            "values": format_to_json(value.values),
+            "keys": format_to_json(value.keys),
+            "unavailable": value.unavailable,
         }
     if value is None:
         return None
@@ -404,7 +474,21 @@ class StoredProtobuf(Stored, frozen=True, tag_field="format", tag="protobuf"):
         return value
 
 
-StoredFormat = StoredAvro | StoredJson | StoredProtobuf
+class StoredDebezium(Stored, frozen=True, tag_field="format", tag="debezium"):
+    """The JSON of a `Debezium`."""
+
+    values: StoredAvro | StoredJson
+    keys: StoredAvro | StoredJson | None = None
+    unavailable: Text = UNAVAILABLE
+
+    @property
+    def value(self) -> Debezium:
+        """The format; raises `JsonError` or `ConfigError` for an invalid one."""
+        keys = None if self.keys is None else self.keys.value
+        return Debezium(self.values.value, keys, self.unavailable)
+
+
+StoredFormat = StoredAvro | StoredJson | StoredProtobuf | StoredDebezium
 
 
 class _StoredFormat(Stored, frozen=True):

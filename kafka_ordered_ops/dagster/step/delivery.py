@@ -112,17 +112,13 @@ class Step:
             # A user's function reads with its own session.
             check_reading(work.engine, windows.settings, conf=None, group_id=windows.group_id)
             work.check(windows.settings, windows.group_id)
-            # Dagster ends the process itself, so the session needs no stop signal.
-            session = work.session(
-                lambda: False,
-                self.context.log.info,
-                window=self.settings.window,
-                settings=windows.settings,
-            )
-            find_earlier = stack.enter_context(session)
             pieces = self._pieces(windows)
             step_windows = pieces.step_windows
             requested_windows = [step_window.window for step_window in step_windows]
+            # Dagster ends the process itself, so the session needs no stop signal.
+            copied = work.copied(windows.settings, requested_windows)
+            session = work.session(lambda: False, self.context.log.info, copied)
+            find_earlier = stack.enter_context(session)
             if (folder := work.folder) is not None:
                 check_partitioned(folder.partition_by, folder.root, requested_windows)
             live = check_liveness(windows, self.settings, step_windows)

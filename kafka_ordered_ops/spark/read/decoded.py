@@ -11,13 +11,11 @@ import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.decoding.decoder import Decoder
-from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA
 from kafka_ordered_ops.spark.read.files_source import to_arrow
 from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 #: The greatest precision of Spark's decimals.
 _DIGITS_MAX: Final = 38
@@ -46,14 +44,6 @@ def decoded_frame(frame: DataFrame, decoder: Decoder) -> DataFrame:
         dealt = None if known.dealt is None else _decoded(known.dealt, decoder)
         mark_in_order(decoded, InOrder(known.window_ids, dealt))
     return decoded
-
-
-def record_columns(decoder: Decoder) -> StructType:
-    """Return the columns of decoded records as Spark's; raise `ConfigError` for types that it lacks."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    columns = spark_columns(decoder.schema_of(SPARK_SCHEMA))
-    return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
 
 def _decoded(frame: DataFrame, decoder: Decoder) -> DataFrame:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -22,8 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
-from kafka_ordered_ops.ordered.records.columns import STAGE_DDL
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
+from kafka_ordered_ops.spark.write.table_decoded import (
+    DELETED,
+    DELETIONS,
+    MARKS,
+    decoded_types,
+    deletion,
+)
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
 from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
@@ -37,13 +42,24 @@ from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_se
 from kafka_ordered_ops.spec.table import Table, TableMode
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _FORMATS: Final[dict[str, type[Delta] | type[Iceberg]]] = {"delta": Delta, "iceberg": Iceberg}
 
-#: The columns of `read_windows`.
-_RECORD_DDL: Final = f"{STAGE_DDL}, window_id string"
+#: The columns of `read_windows`, with their types in Spark SQL.
+_RECORD_COLUMNS: Final = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp_ltz",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+    "late": "boolean",
+    "window_id": "string",
+}
 
 _ROW: Final = "_koo_row"
 
@@ -86,7 +102,8 @@ class TableSink:
             a column of type string that the table must have. ``merge`` updates or inserts by `keys`; the newest
             record of a key by (timestamp, topic, partition, offset) wins.
         keys: the columns that identify a row, for ``merge``.
-        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
+        delete_tombstones: with ``merge``, a row whose ``value`` is null, or that `Debezium` marks as ``__deleted``, deletes the
+            row with its key.
 
     Raises:
         ConfigError: an invalid argument, a missing table, a table that is neither Delta nor Iceberg, or a table or
@@ -230,28 +247,31 @@ class TableSink:
         format_ = _FORMATS[entry.format](self._facts, entry.target)
         return TableOutput(format_, entry.write, entry.facts, entry.basis, entry.published)
 
-    def check_copy(self, columns: StructType | str = _RECORD_DDL) -> None:
-        """Raise `ConfigError` unless unchanged records with these columns can fill the table's."""
-        records = self.spark.createDataFrame([], columns)
-        names = {self._facts.folded(name): name for name in records.columns}
-        if missing := [name for folded, name in self._facts.columns.items() if folded not in names]:
+    def check_copy(self, records: pa.Schema | None = None) -> None:
+        """Raise `ConfigError` unless unchanged records can fill the table's columns.
+
+        Args:
+            records: the columns of the records, if they are decoded.
+        """
+        types = _RECORD_COLUMNS if records is None else decoded_types(records, _RECORD_COLUMNS)
+        record_columns = {self._facts.folded(name): type_ for name, type_ in types.items()}
+        self._check_marks(types)
+        if missing := [
+            name for folded, name in self._facts.columns.items() if folded not in record_columns
+        ]:
             raise ConfigError(
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
-                f"has {', '.join(records.columns)}: give a function that makes the others, and calls window.write(df)"
+                f"has {', '.join(types)}: give a function that makes the others, and calls window.write(df)"
             )
-        listed_columns = listed(list(self._facts.columns.values()))
-        selected = listed([names[folded] for folded in self._facts.columns])
-        view = f"_koo_{uuid.uuid4().hex}"
-        records.createTempView(view)
-        try:
-            with table_errors(f"{self.target.name} cannot be read"):
-                answer = str(
-                    self.spark.sql(
-                        f"EXPLAIN INSERT INTO {self.target.name} ({listed_columns}) SELECT {selected} FROM {view}"
-                    ).collect()[0][0]
-                )
-        finally:
-            self.spark.catalog.dropTempView(view)
+        names = self._facts.columns
+        values = ", ".join(
+            f"CAST(NULL AS {record_columns[folded]}) AS {quoted(name)}"
+            for folded, name in names.items()
+        )
+        columns = listed(list(names.values()))
+        statement = f"EXPLAIN INSERT INTO {self.target.name} ({columns}) SELECT {values}"
+        with table_errors(f"{self.target.name} cannot be read"):
+            answer = str(self.spark.sql(statement).collect()[0][0])
         if answer.startswith(INVALID):
             reason = told_by(RuntimeError(answer.removeprefix(INVALID).lstrip(": \n")))
             raise ConfigError(
@@ -260,7 +280,8 @@ class TableSink:
             )
 
     def fitting(self, df: DataFrame) -> DataFrame:
-        """Return those columns of unchanged records that `write` accepts."""
+        """Return those columns of unchanged records that `write` accepts; raise `ConfigError` if one must not be lost."""
+        self._check_marks(df.columns)
         known = {*self._facts.columns, *self._extras, "window_id"}
         return df.select([name for name in df.columns if self._facts.folded(name) in known])
 
@@ -271,8 +292,19 @@ class TableSink:
         """The columns that a result may have in addition to the table's."""
         if self.target.mode is not TableMode.MERGE:
             return frozenset({"window_id"})
-        value = {"value"} if self.target.delete_tombstones else set[str]()
-        return frozenset({"window_id", *ORDER_COLUMNS, *value})
+        deletions = DELETIONS if self.target.delete_tombstones else frozenset[str]()
+        return frozenset({"window_id", *ORDER_COLUMNS, *deletions})
+
+    def _check_marks(self, names: Iterable[str]) -> None:
+        """Raise `ConfigError` for a copy that would lose the marks of rows that are no rows of the source."""
+        known = {*self._facts.columns, *self._extras}
+        lost = [name for name in names if name in MARKS and self._facts.folded(name) not in known]
+        if lost:
+            raise ConfigError(
+                f"the table {self.target.name} does not have the columns {', '.join(lost)}, without which deleted rows and bad "
+                "values look like others: add them. Rows marked as __deleted are deleted by mode 'merge' with "
+                "delete_tombstones=True"
+            )
 
     def _check_columns(self) -> None:
         facts, target = self._facts, self.target
@@ -327,11 +359,7 @@ class TableSink:
             df = df.withColumn(result_columns.get("window_id", "window_id"), f.lit(write.window_id))
         deleted = f.lit(False)
         if self.target.delete_tombstones:
-            if "value" not in result_columns:
-                raise ConfigError(
-                    "delete_tombstones finds tombstones by the column value, which the result does not have: keep it"
-                )
-            deleted = f.col(result_columns["value"]).isNull()
+            deleted = deletion(df, result_columns)
         rows = df.withColumn(DELETED_COLUMN, deleted)
         if self._is_ordered(df):
             rows = self._newest(rows, result_columns)
@@ -370,9 +398,10 @@ class TableSink:
         for number, key in enumerate(self.target.keys):
             # The flag is null if there are no rows.
             if flags[f"null_{number}"]:
+                hint = ". A tombstone has it with Debezium(..., keys=...)"
                 raise SinkError(
                     f"{what}: at least one row has no {key}, which is a key of {self.target.name}. Nothing was "
-                    "committed: leave such rows out, or fill the column in",
+                    f"committed: leave such rows out, or fill the column in{hint if DELETED in df.columns else ''}",
                     window_id=output.write.window_id,
                 )
         if self.target.mode is not TableMode.MERGE or self._is_ordered(df):
