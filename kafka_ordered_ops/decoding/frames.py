@@ -50,18 +50,19 @@ def message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
 def delimited(data: bytes, at: int) -> tuple[bytes, int]:
     """Return bytes whose length stands before them, and the position after them; raise `BadValueError`."""
-    length, at = _varint(data, at)
+    length, at = varint(data, at)
     if length > len(data) - at:
         raise BadValueError("it ends before its message begins")
     return data[at : at + length], at + length
 
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
+    number, at = varint(data, at)
     return (number >> 1) ^ -(number & 1), at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number in Protobuf's encoding, and the position after it; raise `BadValueError`."""
     number = 0
     for place, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
         number |= (byte & 0x7F) << (7 * place)

@@ -27,7 +27,8 @@ from kafka_ordered_ops.decoding.protobuf_schemas import (
     ordered_files,
     with_bundled,
 )
-from kafka_ordered_ops.decoding.protobuf_types import ValuesLeft, message_type
+from kafka_ordered_ops.decoding.protobuf_sizes import Shape, check_size, length_without_look
+from kafka_ordered_ops.decoding.protobuf_types import message_type
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 
 #: Frames whose message was checked. There are a few, unless the bytes are no frames.
@@ -49,6 +50,8 @@ class ProtobufReader:
         kind = message_type(message, schema.checked_texts)
         self.arrow: pa.DataType = kind.arrow
         self._to_values: Any = kind.read
+        self._shape = kind.shape or Shape()
+        self._length_without_look = length_without_look(self._shape)
         self._class: Any = GetMessageClass(message)
         #: Only older schemas have required fields.
         self._is_initialized = self._class.IsInitialized if schema.has_older_files else None
@@ -63,14 +66,17 @@ class ProtobufReader:
     def read(self, data: bytes) -> Any:
         """Return a value as pyarrow takes it; raise `BadValueError`."""
         start = self._checked_frame(data) if self._framing is not Framing.NONE else 0
+        content = data[start:]
+        if len(content) > self._length_without_look:
+            check_size(content, self._shape)
         try:
-            message = self._class.FromString(data[start:])
+            message = self._class.FromString(content)
         except DecodeError:
             raise BadValueError(f"the bytes are not a message {self._name}") from None
         if self._is_initialized is not None and not self._is_initialized(message):
             missing = self._class.FindInitializationErrors(message)[:_NAMES_SHOWN]
             raise BadValueError(f"required fields are missing: {', '.join(missing)}")
-        return self._to_values(message, ValuesLeft(len(data)))
+        return self._to_values(message)
 
     def _checked_frame(self, data: bytes) -> int:
         """Return where the message begins; raise `BadValueError` for another message than the reader's."""

@@ -15,20 +15,15 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.protobuf_sizes import Shape
 
-#: Takes what the library returns for a field, and how many values the record may still have.
-_Read: TypeAlias = Callable[[Any, "ValuesLeft"], Any]
-#: Takes a message; the field's value may be null.
-_Get: TypeAlias = Callable[[Any, "ValuesLeft"], Any]
+#: Takes what the library returns for a field, or the message of it, and returns a value as pyarrow takes it.
+_Read: TypeAlias = Callable[[Any], Any]
 
 #: Types within a type: messages that are used twice at each of 30 levels would be a billion of them.
 _TYPES_MAX: Final = 20_000
 #: Messages within messages. The library reads 100 levels, and maps take two.
 _LEVELS_MAX: Final = 48
-#: Values that a record may have, whatever its length, and for each of its bytes: two bytes are a message whose hundreds of fields are
-#: all missing, and each of them takes memory.
-_VALUES_MIN: Final = _TYPES_MAX
-_VALUES_PER_BYTE: Final = 32
 _INT64: Final = 2**63
 _SECOND: Final = 1_000_000_000
 #: Doubles with all smaller whole numbers.
@@ -49,23 +44,6 @@ _WRAPPERS: Final = frozenset(
 )
 
 
-class ValuesLeft:
-    """How many values a record may still have."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self, length: int) -> None:
-        self._left = _VALUES_MIN + _VALUES_PER_BYTE * length
-
-    def take(self, count: int) -> None:
-        """Count values; raise `BadValueError` if there are too many for the record's length."""
-        self._left -= count
-        if self._left < 0:
-            raise BadValueError(
-                f"missing fields would make more than {_VALUES_MIN:,} values, and {_VALUES_PER_BYTE} for each byte"
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class ProtobufType:
     """A type of a schema."""
@@ -78,6 +56,8 @@ class ProtobufType:
     count: int = 1
     #: Messages within messages, itself included.
     levels: int = 0
+    #: Of a message, or of the items of a list or a map.
+    shape: Shape | None = None
 
 
 def message_type(message: Any, checked_texts: Collection[str]) -> ProtobufType:
@@ -129,7 +109,7 @@ class _Types:
 
     def _record(self, message: Any) -> ProtobufType:
         plain: list[str] = []
-        others: list[tuple[str, _Get]] = []
+        others: list[tuple[str, _Read]] = []
         kinds = {field.name: self._field(field) for field in message.fields}
         for field in message.fields:
             get = _getter(message, field, kinds[field.name])
@@ -143,11 +123,12 @@ class _Types:
                 f"the Protobuf message {message.full_name} has more than {_TYPES_MAX:,} types in it"
             )
         levels = 1 + max((kind.levels for kind in kinds.values()), default=0)
+        shape = _shape({field.number: kinds[field.name] for field in message.fields})
         if not kinds:
             # Files and tables have no struct without fields.
-            return ProtobufType(pa.bool_(), lambda value, left: True, count, levels)
+            return ProtobufType(pa.bool_(), lambda value: True, count, levels, shape)
         arrow = pa.struct([(name, kind.arrow) for name, kind in kinds.items()])
-        return ProtobufType(arrow, _record_reader(plain, others), count, levels)
+        return ProtobufType(arrow, _record_reader(plain, others), count, levels, shape)
 
     def _field(self, field: Any) -> ProtobufType:
         """Return the type of a field, with all its items."""
@@ -157,14 +138,17 @@ class _Types:
         if not _is_repeated(field):
             return item
         return ProtobufType(
-            pa.list_(item.arrow), _list_reader(item.read), item.count + 1, item.levels
+            pa.list_(item.arrow), _list_reader(item.read), item.count + 1, item.levels, item.shape
         )
 
     def _map(self, entry: Any) -> ProtobufType:
         key, item = (self._value(entry.fields_by_name[name]) for name in ("key", "value"))
         arrow = pa.map_(pa.string(), item.arrow)
         read = _map_reader(key.read or _key_text(key.arrow), item.read)
-        return ProtobufType(arrow, read, item.count + 2, item.levels)
+        shape = _shape({1: key, 2: item})
+        # Made with the entry, even if its bytes do not have it.
+        shape.width += item.shape.width if item.shape is not None else 0
+        return ProtobufType(arrow, read, item.count + 2, item.levels, shape)
 
     def _value(self, field: Any) -> ProtobufType:
         """Return the type of one value of a field."""
@@ -182,10 +166,16 @@ class _Types:
     def _wrapper(self, message: Any) -> ProtobufType:
         item = self._value(message.fields_by_name["value"])
 
-        def read(value: Any, left: ValuesLeft) -> Any:
+        def read(value: Any) -> Any:
             return value.value
 
         return ProtobufType(item.arrow, read)
+
+
+def _shape(kinds: Mapping[int, ProtobufType]) -> Shape:
+    """Return the shape of a message, from the types of its fields by their numbers."""
+    inner = {number: kind.shape for number, kind in kinds.items() if kind.shape is not None}
+    return Shape(1 + len(kinds), inner)
 
 
 def _is_repeated(field: Any) -> bool:
@@ -195,37 +185,35 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
-def _getter(message: Any, field: Any, kind: ProtobufType) -> _Get | None:
+def _getter(message: Any, field: Any, kind: ProtobufType) -> _Read | None:
     """Return what gets a field of a message; None if its value is taken as it is."""
     name, read = field.name, kind.read
     if not field.has_presence:
         if read is None:
             return None
-        return lambda value, left: read(getattr(value, name), left)
+        return lambda value: read(getattr(value, name))
     # Of the class: a field may have the method's name.
     has_field = GetMessageClass(message).HasField
 
-    def get(value: Any, left: ValuesLeft) -> Any:
+    def get(value: Any) -> Any:
         if not has_field(value, name):
             return None
         item = getattr(value, name)
-        return item if read is None else read(item, left)
+        return item if read is None else read(item)
 
     return get
 
 
-def _record_reader(plain: Sequence[str], others: Sequence[tuple[str, _Get]]) -> _Read:
-    width = len(plain) + len(others)
+def _record_reader(plain: Sequence[str], others: Sequence[tuple[str, _Read]]) -> _Read:
     # All at once; a single name would return no tuple.
     values_of = attrgetter(*plain) if len(plain) > 1 else None
 
-    def read(value: Any, left: ValuesLeft) -> Any:
-        left.take(width)
+    def read(value: Any) -> Any:
         row = dict(zip(plain, values_of(value), strict=True)) if values_of else {}
         if values_of is None and plain:
             row[plain[0]] = getattr(value, plain[0])
         for name, get in others:
-            row[name] = get(value, left)
+            row[name] = get(value)
         return row
 
     return read
@@ -233,15 +221,15 @@ def _record_reader(plain: Sequence[str], others: Sequence[tuple[str, _Get]]) -> 
 
 def _list_reader(read: _Read | None) -> _Read:
     if read is None:
-        return lambda value, left: list(value)
-    return lambda value, left: [read(item, left) for item in value]
+        return lambda value: list(value)
+    return lambda value: [read(item) for item in value]
 
 
 def _map_reader(key: _Read, read: _Read | None) -> _Read:
-    def read_map(value: Any, left: ValuesLeft) -> Any:
+    def read_map(value: Any) -> Any:
         # The library's order differs from process to process.
         return [
-            (key(name, left), value[name] if read is None else read(value[name], left))
+            (key(name), value[name] if read is None else read(value[name]))
             for name in sorted(value)
         ]
 
@@ -250,11 +238,11 @@ def _map_reader(key: _Read, read: _Read | None) -> _Read:
 
 def _key_text(arrow: pa.DataType) -> _Read:
     if pa.types.is_boolean(arrow):
-        return lambda value, left: "true" if value else "false"
-    return lambda value, left: str(value)
+        return lambda value: "true" if value else "false"
+    return lambda value: str(value)
 
 
-def _text(value: Any, left: ValuesLeft) -> Any:
+def _text(value: Any) -> Any:
     # Without a check of its own, the library returns other bytes as they are.
     if type(value) is not str:
         raise BadValueError("a text is not valid UTF-8")
@@ -267,7 +255,7 @@ def _enum_reader(enum: Any) -> _Read:
         # Of names with one number, the first.
         names.setdefault(value.number, value.name)
 
-    def read(value: Any, left: ValuesLeft) -> Any:
+    def read(value: Any) -> Any:
         return names.get(value) or str(value)
 
     return read
@@ -276,13 +264,13 @@ def _enum_reader(enum: Any) -> _Read:
 # --- types of Google ---------------------------------------------------------------------------
 
 
-def _timestamp(value: Any, left: ValuesLeft) -> int:
+def _timestamp(value: Any) -> int:
     if not 0 <= value.nanos < _SECOND:
         raise BadValueError(f"a Timestamp has {value.nanos:,} nanoseconds")
     return _nanoseconds(value, "Timestamp")
 
 
-def _duration(value: Any, left: ValuesLeft) -> int:
+def _duration(value: Any) -> int:
     seconds, nanos = value.seconds, value.nanos
     if not -_SECOND < nanos < _SECOND or (seconds < 0 < nanos) or (nanos < 0 < seconds):
         raise BadValueError(f"a Duration has {seconds:,} seconds and {nanos:,} nanoseconds")
@@ -298,7 +286,7 @@ def _nanoseconds(value: Any, name: str) -> int:
     return nanoseconds
 
 
-def _json_text(value: Any, left: ValuesLeft) -> str:
+def _json_text(value: Any) -> str:
     return json.dumps(_json(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 

@@ -297,15 +297,36 @@ def test_bad_values_have_reasons() -> None:
         decode(batch_of([b"\x08"]), values=BARE).read_all()
 
 
-def test_a_few_bytes_do_not_become_millions_of_values() -> None:
-    """Two bytes are a message whose fields are all missing; a longer record may have more of them."""
-    fields = " ".join(f"int32 f{number} = {number};" for number in range(1, 500))
-    text = f'syntax = "proto3"; message M {{ repeated I v = 1; }} message I {{ {fields} }}'
-    values = Protobuf(descriptor=descriptor_of(text), framing="none")
-    assert reason(values, b"\x0a\x00" * 30) is None
-    assert "would make more than 20,000 values" in (reason(values, b"\x0a\x00" * 1_000) or "")
-    full = b"\x0a\x1e" + b"\x08\x01" * 15
-    assert reason(values, full * 200) is None
+WIDE = " ".join(f"string f{number} = {number};" for number in range(1, 500))
+WIDE_TEXT = f"""
+    syntax = "proto3"; message M {{ repeated I v = 1; map<int32, I> m = 2; optional N n = 3; bytes b = 4; }}
+    message I {{ {WIDE} }} message N {{ repeated I v = 1; }}
+"""
+
+
+@pytest.mark.parametrize("item", [b"\x0a\x00", b"\x12\x00", b"\x1a\x02\x0a\x00"])
+def test_a_few_bytes_do_not_become_gigabytes(item: bytes) -> None:
+    """Two bytes are a message whose fields are all missing: in lists, in maps, and in other messages."""
+    values = Protobuf(descriptor=descriptor_of(WIDE_TEXT), framing="none")
+    assert reason(values, item * 15) is None
+    assert "are messages with more than 20,000 fields" in (reason(values, item * 500_000) or "")
+    # The same bytes where they are no messages.
+    other = b"\x22" + bytes([0x80 | 1_000 % 128, 1_000 // 128]) + (item * 500)[:1_000]
+    assert reason(values, other) is None
+
+
+def test_long_records_with_wide_messages_are_read() -> None:
+    """Damaged ones get the library's verdict."""
+    values = Protobuf(descriptor=descriptor_of(WIDE_TEXT), framing="none")
+    full = class_of(descriptor_of(WIDE_TEXT), "M")()
+    for number in range(200):
+        part = full.v.add()
+        for name in range(1, 41):
+            setattr(part, f"f{name}", f"text {number}")
+    payload = full.SerializeToString()
+    assert reason(values, payload) is None
+    for damaged in (payload[:-1], payload + b"\x07", payload + b"\x80", payload + b"\x0c"):
+        assert reason(values, damaged) == "the bytes are not a message M"
 
 
 def levels(count: int) -> str:

@@ -188,6 +188,37 @@ def test_records_of_the_protobuf_serializer_are_read(registry: registries.Regist
 
 
 @pytest.mark.slow
+def test_a_planned_window_keeps_its_schema_in_protobuf(registry: registries.Registry) -> None:
+    """A newer version is that of the next window; what it adds is skipped."""
+    subject = "kept-value"
+    registry.register(subject, SALE, kind="PROTOBUF")
+    newer = SALE.replace("int64 id = 1;", "int64 id = 1; int32 n = 2;")
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("kept", partitions=1)
+        settings = {**kafka.settings, "schema.registry.url": registry.url}
+        windows = OrderedWindows(settings, group_id="g")
+        hours = [
+            Window(
+                "kept",
+                cutoff=f"1970-01-0{day}T00:00:00Z",
+                starting_offsets="earliest",
+                values=Protobuf(subject=subject),
+                flatten=True,
+            )
+            for day in (2, 3)
+        ]
+        windows.plan(hours[0])
+        new = registry.register(subject, newer, kind="PROTOBUF")
+        value = b"\0" + new.to_bytes(4, "big") + b"\0\x08\x05\x10\x07"
+        kafka.produce("kept", partition=0, timestamp_ms=100_000_000, value=value)
+        with windows.open(hours[0]) as window:
+            assert window.to_arrow().schema.names[6:7] == ["id"]
+            assert "n" not in window.to_arrow().schema.names
+        with windows.open(hours[1]) as window:
+            assert window.to_arrow().select(["id", "n"]).to_pylist() == [{"id": 5, "n": 7}]
+
+
+@pytest.mark.slow
 def test_subjects_of_another_kind_are_named_for_protobuf(registry: registries.Registry) -> None:
     """Before any record is read."""
     registry.register("avro-value", OLD)
