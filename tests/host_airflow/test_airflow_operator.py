@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops import ConfigError, JobFailedError, OpenWindow, Policy, Window, WindowPlan
@@ -72,6 +73,31 @@ def test_a_window_of_many_ranges_is_small(make: Make, topic: MakeTopic, produce:
     taken = {"from": 0, "up_to": count - 1, "offsets": count // 2, "ranges": count // 2}
     assert facts["partitions"] == {f"{name}[0]": taken}
     assert small_json(facts) < 2_000
+
+
+def test_values_become_columns(
+    topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
+) -> None:
+    """As the window says, whose topic may be a template."""
+    name = topic()
+    produce([(name, 0, None, b'{"id": 7}', BASE_MS, ())])
+    task = OrderedWindowOperator(
+        task_id="task",
+        window=Window(
+            "{{ dag_run.conf['topic'] }}",
+            starting_offsets="earliest",
+            values="json:id int64",
+            flatten=True,
+        ),
+        group_id=group_id,
+        mode="catch_up",
+        output=str(tmp_path / "out"),
+    )
+    context: Any = context_of(12)
+    context["dag_run"].conf = {"topic": name}
+    task.render_template_fields(context)
+    [file] = Path(task.execute(context)["output"]).glob("*.parquet")
+    assert pq.read_table(file)["id"].to_pylist() == [7]
 
 
 def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None:

@@ -243,6 +243,10 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "isolation": "read_uncommitted",
         "exclude": ["orders-old"],
         "on_data_loss": "warn",
+        "values": {"format": "avro", "subject": "orders"},
+        "keys": "json:id int64",
+        "on_bad": "keep",
+        "flatten": True,
     }
     policy: dict[str, Any] = {
         "redefine": True,
