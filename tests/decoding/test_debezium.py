@@ -330,8 +330,7 @@ def test_any_json_is_a_row_or_has_a_reason(value: Any, key: Any) -> None:
     row = columns(("id", pa.int32()), ("amount", pa.decimal128(12, 2)))
     key_data, data = json.dumps(key).encode(), json.dumps(value).encode()
     records = [Change("t", 0, key_data, data), Change("t", 1, key_data, None)]
-    found = rows_of(records, Debezium(Json(row), Json(KEY)), on_bad="keep")
-    for parsed in found:
+    for parsed in rows_of(records, Debezium(Json(row), Json(KEY)), on_bad="keep"):
         assert (parsed["value_error"] is None) != (parsed["__deleted"] is None)
 
 
@@ -476,18 +475,18 @@ def test_late_changes_leave_newer_rows_as_they_are() -> None:
 
 def test_the_format_is_stored_with_the_plan(kafka: InMemoryKafka) -> None:
     """It comes back as it was, with schemas that were looked up."""
-    found = Debezium(
+    whole = Debezium(
         Avro(schema_text(4), subject="notes-value"),
         Avro(schema_text(3), subject="notes-key"),
         unavailable="?",
     )
-    planned = up_to("notes", 2_000, values=found)
+    planned = up_to("notes", 2_000, values=whole)
     assert Window.from_json(planned.to_json()) == planned
-    asked = replace(found, values=Avro(subject="notes-value"), keys=Avro(subject="notes-key"))
-    assert planned.read_like(up_to("notes", 2_000, values=asked)).values == found
+    asked = replace(whole, values=Avro(subject="notes-value"), keys=Avro(subject="notes-key"))
+    assert planned.read_like(up_to("notes", 2_000, values=asked)).values == whole
     other = replace(asked, keys=Avro(subject="other-key"))
     assert planned.read_like(up_to("notes", 2_000, values=other)).values == replace(
-        found, keys=other.keys
+        whole, keys=other.keys
     )
     windows = OrderedWindows(kafka.settings, group_id="g")
     plan = windows.plan(up_to("notes", 2_000))

@@ -160,6 +160,8 @@ def test_marks_are_not_lost(lake_spark: SparkSession, tmp_path: Path, kafka: InM
             windows.run(up_to("json-notes", 2_000), table, **options)
     with pytest.raises(ConfigError, match="does not have the columns __deleted, value_error"):
         windows.run(up_to("json-notes", 2_000, on_bad="keep"), keeping, **options)
+    with pytest.raises(ConfigError, match="does not have the columns value_error"):
+        windows.run(up_to("json-notes", 2_000, on_bad="keep"), merging(lake), **options)
     with pytest.raises(ConfigError, match="columns that a record does not have: id, body"):
         windows.run(up_to("json-notes", 2_000, flatten=False), merging(lake), **options)
     assert windows.list() == []

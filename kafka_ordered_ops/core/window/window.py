@@ -69,8 +69,8 @@ class Window:
         on_data_loss: fail if records of the window are gone or cannot be read, or record their offsets as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
-        values: how values are encoded, `Avro`, `Json` or `Protobuf`: the column ``value`` becomes a struct, or whatever type the
-            schema has. None leaves bytes. As text: ``avro``, ``avro:SUBJECT``, or ``json:id int64, at timestamp[ms, UTC]``.
+        values: how values are encoded, `Avro`, `Json`, `Protobuf` or `Debezium`: the column ``value`` becomes a struct, or
+            whatever type the schema has. None leaves bytes. Also as text: ``avro``, ``avro:SUBJECT``, ``json:id int64``.
         keys: the same for the column ``key``.
         on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
             ``value_raw`` with the bytes and ``value_error`` with the reason.

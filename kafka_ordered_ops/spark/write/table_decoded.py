@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DELETED: Final = "__deleted"
 _BAD: Final = "value_error"
 #: Columns by which rows delete others; a result may have them although the table does not.
-DELETIONS: Final = frozenset({"value", _BAD, DELETED})
+DELETIONS: Final = frozenset({"value", DELETED})
 #: Without these columns, rows that hold nothing of the source would look like rows that do.
 MARKS: Final = (DELETED, _BAD, "key_error")
 

@@ -297,7 +297,7 @@ class TableSink:
 
     def _check_marks(self, names: Iterable[str]) -> None:
         """Raise `ConfigError` for a copy that would lose the marks of rows that are no rows of the source."""
-        known = {*self._facts.columns, *self._extras}
+        known = {*self._facts.columns, *({DELETED} if self.target.delete_tombstones else ())}
         lost = [name for name in names if name in MARKS and self._facts.folded(name) not in known]
         if lost:
             raise ConfigError(
