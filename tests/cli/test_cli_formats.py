@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -78,3 +79,50 @@ def test_unknown_formats_are_named(
     """Before anything is planned."""
     assert delivered(kafka, tmp_path / "lake", "--values", values) == 2
     assert words in " ".join(capfd.readouterr().err.split())
+
+
+def read(kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str], *words: str) -> list[Any]:
+    """Return the records that `read` prints."""
+    assert main(["read", "orders", "-b", kafka.bootstrap, "--no-table", *words]) == 0
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_read_shows_decoded_values(
+    kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As JSON on a line, or as columns in a file; bad ones are skipped, or kept as text."""
+    form = ("--values", "json:id int64")
+    shown = read(kafka, capfd, *form, "--on-bad", "keep")
+    assert [row["value"] for row in shown] == [{"id": 7}, "{"]
+    assert [row["value"] for row in read(kafka, capfd, *form, "--on-bad", "skip")] == [{"id": 7}]
+    assert main(["read", "orders", "-b", kafka.bootstrap, "--no-table", *form]) == 4
+    file = tmp_path / "orders.parquet"
+    read(kafka, capfd, *form, "--on-bad", "keep", "--format", "parquet", "-o", str(file))
+    table = pq.read_table(file)
+    assert table["value"].to_pylist() == [{"id": 7}, None]
+    assert table["value_raw"].to_pylist() == [None, b"{"]
+
+
+def test_read_shows_every_type_as_json(capfd: pytest.CaptureFixture[str]) -> None:
+    """Times and decimals as text, bytes in base64, maps as objects: nothing is rounded."""
+    fields = [
+        ["at", "timestamp[us, UTC]"],
+        ["day", "date32[day]"],
+        ["price", "decimal128(9, 2)"],
+        ["raw", "binary"],
+        ["more", {"map": {"list": {"struct": [["n", "uint64"]]}}}],
+    ]
+    value = {
+        "at": "2026-11-20T12:00:00.000001Z",
+        "day": "2026-11-20",
+        "price": "12.30",
+        "raw": "AAE=",
+        "more": {"a": [{"n": 2**64 - 1}, None]},
+    }
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        kafka.produce("orders", timestamp_ms=1, value=json.dumps(value).encode(), key=b"7")
+        given = json.dumps({"format": "json", "fields": fields})
+        [row] = read(kafka, capfd, "--values", given, "--keys", "text")
+    assert row["value"] == value
+    assert row["key"] == "7"

@@ -7,13 +7,14 @@ from typing import Final
 
 from kafka_ordered_ops.cli.options.options import command
 from kafka_ordered_ops.cli.options.reading import Sheet, Source
-from kafka_ordered_ops.cli.records.choices import Bytes, OnBad
+from kafka_ordered_ops.cli.records.choices import OnBad
 from kafka_ordered_ops.cli.show.screen import Screen
 
 READ_EXAMPLES: Final = """\b
 Examples:
   kafka-ordered-ops read orders payments -b localhost:9092 --from -1h
   kafka-ordered-ops read orders -b localhost:9092 --cutoff 2026-11-20T12:00:00Z --values json | jq .value.customer
+  kafka-ordered-ops read orders -b localhost:9092 --values avro -X schema.registry.url=http://localhost:8081
   kafka-ordered-ops read '^orders-.*' -b localhost:9092 --follow --group billing > orders.jsonl
   kafka-ordered-ops read orders -b localhost:9092 --format parquet -o orders.parquet
 
@@ -29,6 +30,7 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
     settings = source.reported_settings(screen)
 
     from kafka_ordered_ops.cli.records.copying import copy
+    from kafka_ordered_ops.cli.records.decoded import DecodedRecords, DecodedWriter
     from kafka_ordered_ops.cli.records.formats import writing
     from kafka_ordered_ops.cli.records.target import opened
     from kafka_ordered_ops.cli.show.reading import watching
@@ -40,7 +42,9 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
         follow=source.follow,
         shares_terminal=is_terminal,
     )
-    keys, values = sheet.keys or Bytes.TEXT, sheet.values or Bytes.TEXT
+    on_bad = sheet.on_bad or OnBad.FAIL
+    decoder = sheet.decoder(source.topic, settings)
+    records = None if decoder is None else DecodedRecords(decoder, sheet.form, on_bad)
     with (
         view_of as view,
         # Closed after the file, so that the last commit is of what is in it.
@@ -49,13 +53,14 @@ def read(screen: Screen, source: Source, sheet: Sheet) -> None:
         writing(
             target,
             sheet.form,
-            reader.schema,
-            keys,
-            values,
+            reader.schema if records is None else records.schema(reader.schema),
+            sheet.shown(sheet.keys),
+            sheet.shown(sheet.values),
             guards_cells=sheet.guard_cells,
-            on_bad=sheet.on_bad or OnBad.FAIL,
-        ) as writer,
+            on_bad=on_bad,
+        ) as form,
     ):
+        writer = form if records is None else DecodedWriter(form, records)
         for note in () if reader.plan is None else reader.plan.notes:
             screen.say(f"note: {note}")
         copied = copy(reader, writer, target, view, follow=source.follow, limit=sheet.limit)

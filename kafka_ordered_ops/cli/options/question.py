@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kafka_ordered_ops.cli.options.given_formats import given_format
 from kafka_ordered_ops.cli.options.help import OTHERS, RECORDS, SERIES
 from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
 from kafka_ordered_ops.cli.options.times import bounds, moment, optional_span
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import JsonError, loads
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnForeignCommit, OnOpenClaim
-from kafka_ordered_ops.core.window.formats import SCHEMA_LENGTH_MAX, Avro, GivenFormat, OnBad
+from kafka_ordered_ops.core.window.formats import OnBad
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -142,27 +141,11 @@ class WindowOptions(Looking, Topics):
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,
-            values=_format(self.value_format, "--values"),
-            keys=_format(self.key_format, "--keys"),
+            values=given_format(self.value_format, "--values"),
+            keys=given_format(self.key_format, "--keys"),
             on_bad=self.on_bad,
             flatten=self.flatten,
         )
-
-
-def _format(text: str | None, option: str) -> GivenFormat | None:
-    """Return a format, whose schema may be in a file; raise `ConfigError`."""
-    kind, is_file, path = (text or "").partition(":@")
-    if not is_file:
-        return text
-    try:
-        content = Path(path).read_text(encoding="utf-8")
-        if kind == "avro":
-            return Avro(content)
-        if kind == "json":
-            return {"format": "json", "fields": loads(content, limit_bytes=SCHEMA_LENGTH_MAX)}
-    except (OSError, UnicodeDecodeError, JsonError) as error:
-        raise ConfigError(f"{option} {text}: {error}") from None
-    raise ConfigError(f"{option} is {text}: give avro:@FILE or json:@FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafka_ordered_ops.cli.options.given_formats import given_format
 from kafka_ordered_ops.cli.options.help import MESSAGES, RECORDS
 from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel
 from kafka_ordered_ops.cli.options.times import bound, bounds, moment, optional_span
@@ -21,7 +22,10 @@ from kafka_ordered_ops.core.types import Isolation
 #: A topic's partition, and where it starts; a pattern may end with a bracket too, and has no single partition.
 _OF_PARTITION: Final = re.compile(r"([^=^]+)\[(\d{1,10})\]=(.+)", re.ASCII)
 
+_BYTES: Final = frozenset(Bytes)
+
 if TYPE_CHECKING:
+    from kafka_ordered_ops.decoding.decoder import Decoder
     from kafka_ordered_ops.ordered.options import Ordering
     from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
     from kafka_ordered_ops.windows import ClientSettings
@@ -196,15 +200,21 @@ class Sheet:
         ),
     ] = Format.JSONL
     values: Annotated[
-        Bytes | None,
+        str | None,
         typer.Option(
             "--values",
-            help="How jsonl and csv show values: as text, as JSON that is embedded, or exactly. Default: text.",
+            metavar="text|json|base64|FORMAT",
+            help="How jsonl and csv show values: as text, as JSON that is embedded, or exactly. Default: text. Or decoded, as with "
+            "run: avro, avro:SUBJECT, avro:@FILE, protobuf, 'json:id int64'.",
         ),
     ] = None
     keys: Annotated[
-        Bytes | None,
-        typer.Option("--keys", help="The same for keys. Default: text."),
+        str | None,
+        typer.Option(
+            "--keys",
+            metavar="text|json|base64|FORMAT",
+            help="The same for keys. Default: text.",
+        ),
     ] = None
     on_bad: Annotated[
         OnBad | None,
@@ -240,11 +250,31 @@ class Sheet:
         ),
     ] = True
 
+    def decoder(self, topics: list[str], settings: ClientSettings) -> Decoder | None:
+        """Return what decodes keys and values; None if both stay bytes. Raise `ConfigError`, or as the registry does."""
+        from kafka_ordered_ops.core.window.formats import OnBad as OnBadValue
+        from kafka_ordered_ops.core.window.window import Window
+        from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
+
+        window = Window(
+            topics,
+            values=None if self.values in _BYTES else given_format(self.values, "--values"),
+            keys=None if self.keys in _BYTES else given_format(self.keys, "--keys"),
+            on_bad=OnBadValue.FAIL if self.on_bad in (None, OnBad.FAIL) else OnBadValue.KEEP,
+        )
+        return decoder_of(fixed(window, settings), settings)
+
+    def shown(self, text: str | None) -> Bytes:
+        """Return how keys or values are shown: decoded ones as JSON."""
+        if text is None:
+            return Bytes.TEXT
+        return Bytes(text) if text in _BYTES else Bytes.JSON
+
     def check(self, group_id: str | None, *, as_json: bool, is_terminal: bool) -> None:
         """Raise `ConfigError` for options that do not go together."""
         if not self.form.is_text:
             for option, value in (("--values", self.values), ("--keys", self.keys)):
-                if value is not None:
+                if value in _BYTES:
                     raise ConfigError(
                         f"{option} {value} is for jsonl and csv: --format {self.form} has the bytes themselves"
                     )
@@ -252,9 +282,9 @@ class Sheet:
                 raise ConfigError(
                     f"--format {self.form} is not text for a terminal: redirect stdout, or give --output FILE"
                 )
-        if self.on_bad is not None and Bytes.JSON not in (self.values, self.keys):
+        if self.on_bad is not None and {self.values, self.keys} <= {None, "text", "base64"}:
             raise ConfigError(
-                f"--on-bad {self.on_bad} is for --values json and --keys json: add one of them, or omit it"
+                f"--on-bad {self.on_bad} is for --values json and --keys json, and for formats: add one of them, or omit it"
             )
         if self.guard_cells and self.form is not Format.CSV:
             raise ConfigError(
