@@ -212,6 +212,9 @@ def number_type(arrow: Any) -> Any:
         return pa.int64()
     if pa.types.is_date32(arrow) or pa.types.is_time32(arrow):
         return pa.int32()
+    if pa.types.is_null(arrow):
+        # Arrow's cast of a list of nulls to itself is invalid.
+        return pa.string()
     if pa.types.is_struct(arrow):
         return pa.struct([(part.name, number_type(part.type)) for part in arrow])
     if pa.types.is_list(arrow):

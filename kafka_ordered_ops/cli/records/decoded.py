@@ -108,10 +108,11 @@ def _shown_type(kind: Any) -> pa.DataType:
         return pa.large_list(_shown_type(kind.value_type))
     if types.is_map(kind):
         return pa.map_(kind.key_type, _shown_type(kind.item_type))
-    is_text = types.is_temporal(kind) and not types.is_duration(kind)
     if types.is_duration(kind):
         return pa.int64()
-    return pa.string() if is_text or types.is_decimal(kind) else kind
+    # Nulls too: Arrow's cast of a list of nulls to itself is invalid.
+    is_text = types.is_temporal(kind) or types.is_decimal(kind) or types.is_null(kind)
+    return pa.string() if is_text else kind
 
 
 def _plain(kind: Any) -> Callable[[Any], Any]:
