@@ -60,9 +60,9 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
         "upkeep.py",
         "offset_maps.py",
         pytest.param("spark_window.py", marks=[pytest.mark.spark, pytest.mark.slow]),
-        pytest.param("spark_backfill.py", marks=[pytest.mark.spark, pytest.mark.slow]),
-        pytest.param("in_order.py", marks=[pytest.mark.spark, pytest.mark.slow]),
-        pytest.param("own_sink.py", marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param("spark_backfill.py", marks=[pytest.mark.spark, pytest.mark.long]),
+        pytest.param("in_order.py", marks=[pytest.mark.spark, pytest.mark.long]),
+        pytest.param("own_sink.py", marks=[pytest.mark.spark, pytest.mark.long]),
         pytest.param("submit_window.py", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
 )

@@ -104,6 +104,7 @@ def test_what_is_missing_is_asked_for_at_once(house: House) -> None:
     assert house.asked(MISSING_SENSOR) == [backfill]
 
 
+@pytest.mark.long
 def test_a_gap_is_filled_later(house: House, backfills: dict[str, str]) -> None:
     """With its own hour, though the ones after it have been delivered."""
     house.dagster.await_backfill(backfills["a_gap"])
