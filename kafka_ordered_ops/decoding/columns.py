@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.arguments import check_choice, check_flag, shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.formats import GivenFormat, OnBad, as_format
+from kafka_ordered_ops.core.window.formats import OnBad
+from kafka_ordered_ops.core.window.stored_formats import GivenFormat, as_format
 from kafka_ordered_ops.decoding.decoder import Decoder
 from kafka_ordered_ops.kafka.schema_registry import Registry
 

@@ -58,7 +58,7 @@ class DebeziumReader:
 
     def __init__(self, wanted: Debezium, avro_values: Callable[[Avro], _Values]) -> None:
         if isinstance(wanted.values, Json):
-            row = list(wanted.values.schema)
+            row = wanted.values.columns
             self._envelope: _Envelope = _JsonEnvelopes(wanted.values)
         else:
             envelopes = avro_values(wanted.values)
@@ -122,7 +122,7 @@ class DebeziumReader:
     ) -> Callable[[bytes], Any]:
         read: Callable[[bytes], Any]
         if isinstance(keys, Json):
-            arrow: Any = pa.struct(list(keys.schema))
+            arrow: Any = pa.struct(keys.columns)
             read = _json_keys(keys)
         else:
             values = avro_values(keys)
@@ -174,7 +174,7 @@ class _JsonEnvelopes:
     """Reads envelopes in JSON: the values of the row's columns, and nothing else."""
 
     def __init__(self, json: Json) -> None:
-        row = list(json.schema)
+        row = json.columns
         refuses_unknown = json.unknown is UnknownFields.BAD
         # A deleted row may have nulls where other rows have none.
         self._rows = {
@@ -207,8 +207,8 @@ def _converter(row: Iterable[_Field], refuses_unknown: bool) -> Callable[[Any], 
 
 
 def _json_keys(json: Json) -> Callable[[bytes], Any]:
-    convert = _converter(json.schema, json.unknown is UnknownFields.BAD)
-    decimals = _with_decimals(json.schema)
+    convert = _converter(json.columns, json.unknown is UnknownFields.BAD)
+    decimals = _with_decimals(json.columns)
 
     def read(data: bytes) -> Any:
         key, is_typed = _unwrapped(parsed_json(data))

@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.window.formats import (
     Avro,
     Debezium,
     Format,
+    Framing,
     Json,
     OnBad,
     Protobuf,
@@ -31,6 +32,7 @@ from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
+from kafka_ordered_ops.decoding.json_schema import columns_of
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -192,11 +194,15 @@ def _with_schema(
             from kafka_ordered_ops.decoding.protobuf_schemas import compiled
         subject = wanted.subject or default
         return wanted.fixed(subject, compiled(_newest(wanted, subject, registry, "PROTOBUF")))
+    if isinstance(wanted, Json) and wanted.schema is None:
+        subject = wanted.subject or default
+        newest = _newest(wanted, subject, registry, "JSON")
+        return wanted.fixed(subject, columns_of(newest.text, newest.references))
     return wanted
 
 
 def _newest(
-    wanted: Avro | Protobuf, subject: str | None, registry: RegistryClient | None, kind: str
+    wanted: Avro | Json | Protobuf, subject: str | None, registry: RegistryClient | None, kind: str
 ) -> RegisteredSchema:
     """Return the newest schema of a format's subject."""
     if subject is None:
@@ -217,7 +223,9 @@ def _only_topic(window: Window) -> str | None:
     return None if others or is_pattern(topic) else topic
 
 
-def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredSchema] | None:
+def _stored(
+    wanted: Avro | Json | Protobuf,
+) -> Callable[[RegisteredSchema], RegisteredSchema] | None:
     """Return what tasks keep of a writer's schema; None for all of it."""
     if not isinstance(wanted, Protobuf):
         return None
@@ -226,7 +234,7 @@ def _stored(wanted: Avro | Protobuf) -> Callable[[RegisteredSchema], RegisteredS
     return as_descriptor
 
 
-def _of_registries(window: Window) -> list[Avro | Protobuf]:
+def _of_registries(window: Window) -> list[Avro | Json | Protobuf]:
     return [*in_registries(window.values), *in_registries(window.keys)]
 
 
@@ -339,8 +347,13 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
 
 class _JsonReader:
     def __init__(self, json: Json) -> None:
-        self.arrow: pa.DataType = pa.struct(list(json.schema))
-        self.read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
+        # Looked up before, if it was not given.
+        self.arrow: pa.DataType = pa.struct(json.columns)
+        self._framing = Framing(json.framing or Framing.NONE)
+        self._read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
+
+    def read(self, data: bytes) -> Any:
+        return self._read(data[id_end(data, self._framing) :])
 
 
 class _AvroReader:

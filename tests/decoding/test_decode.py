@@ -122,7 +122,7 @@ def test_streams_without_records_have_columns() -> None:
     ("call", "words"),
     [
         (lambda batch: decode(batch, values="arvo"), "values is 'arvo': give Avro"),
-        (lambda batch: decode(batch, values="json:id"), "a type is ''"),
+        (lambda batch: decode(batch, values="json:id int64, x"), "a type is ''"),
         (lambda batch: decode(batch, values="json:id strange"), "a type is 'strange'"),
         (lambda batch: decode(batch, values={"format": "avro", "x": 1}), "values.format"),
         (lambda batch: decode(batch, values="{"), "not readable as JSON"),

@@ -353,3 +353,22 @@ def test_envelopes_and_keys_are_read_with_their_own_subjects(
         (2, True),
         (2, True),
     ]
+
+
+@pytest.mark.slow
+def test_columns_come_from_a_json_schema(registry: registries.Registry) -> None:
+    """Through a reference, and as Confluent's own serializer writes values."""
+    money = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    registry.register("amounts", money, kind="JSON")
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "price": {"$ref": "money.json"}},
+    }
+    reference = {"name": "money.json", "subject": "amounts", "version": 1}
+    schema_id = registry.register("prices-value", schema, [reference], kind="JSON")
+    frame = b"\0" + schema_id.to_bytes(4, "big")
+    rows = [frame + b'{"id": 1, "price": {"amount": 2.5}}', frame + b'{"id": "x"}']
+    table = decode(
+        batch_of(rows), values="json:prices-value", registry=registry.url, on_bad="keep"
+    ).read_all()
+    assert table["value"].to_pylist() == [{"id": 1, "price": {"amount": 2.5}}, None]

@@ -9,7 +9,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.window.formats import GivenFormat
+    from kafka_ordered_ops.core.window.stored_formats import GivenFormat
 
 
 def given_format(text: str | None, option: str) -> GivenFormat | None:

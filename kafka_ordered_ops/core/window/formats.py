@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import base64
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import check_choice, check_text, check_texts, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.masked import shown_fields
-from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, loads
 from kafka_ordered_ops.core.window.column_types import (
-    fields_from_json,
-    fields_of_text,
     fields_to_json,
 )
 
@@ -33,8 +27,6 @@ _PLACEHOLDER_LENGTH_MAX: Final = 1_024
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 _MESSAGE_LENGTH_MAX: Final = 1_024
-
-_SchemaText = Annotated[str, Meta(max_length=SCHEMA_LENGTH_MAX, pattern="\\A[^\ud800-\udfff]*\\Z")]
 
 
 class Framing(StrEnum):
@@ -148,28 +140,66 @@ class Avro:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Json:
     """Values in JSON, in UTF-8.
 
     Args:
         schema: the columns. Times are texts of RFC 3339, or numbers in the column's unit; binary is base64; decimals are
-            numbers or texts.
+            numbers or texts. None means those of the newest JSON Schema of `subject`, looked up once: when a window is planned,
+            or when `decode` is called.
         unknown: what happens to fields that the schema does not have.
+        subject: whose newest JSON Schema has the columns. None means ``orders-value`` for the values of the topic ``orders``,
+            and ``orders-key`` for its keys.
+        framing: what stands before each value; None means nothing with a `schema`, and ``confluent`` without one. Ids are not
+            looked up.
 
     Raises:
-        ConfigError: `schema` is not a schema of pyarrow, or has a type that JSON has no values for.
+        ConfigError: `schema` is not a schema of pyarrow, or has a type that JSON has no values for; or a part is invalid.
     """
 
-    schema: pa.Schema
+    schema: pa.Schema | None = None
     unknown: UnknownFields | str = UnknownFields.IGNORE
+    subject: str | None = None
+    framing: Framing | str | None = None
 
     def __post_init__(self) -> None:
-        if not hasattr(self.schema, "field") or not hasattr(self.schema, "names"):
-            raise ConfigError(f"schema is {shown(self.schema)}: give a pyarrow.Schema")
-        fields_to_json(self.schema)
-        object.__setattr__(
-            self, "unknown", check_choice(self.unknown, UnknownFields, what="unknown")
+        if self.schema is not None:
+            if not hasattr(self.schema, "field") or not hasattr(self.schema, "names"):
+                raise ConfigError(f"schema is {shown(self.schema)}: give a pyarrow.Schema")
+            fields_to_json(self.schema)
+        if self.subject is not None:
+            check_text(self.subject, what="subject", length_max=_SUBJECT_LENGTH_MAX)
+        framing = self.framing
+        if framing is None:
+            framing = Framing.CONFLUENT if self.schema is None else Framing.NONE
+        for name, value in (
+            ("unknown", check_choice(self.unknown, UnknownFields, what="unknown")),
+            ("framing", check_choice(framing, Framing, what="framing")),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether the columns come from a registry."""
+        return self.schema is None
+
+    @property
+    def columns(self) -> list[Any]:
+        """The fields of `schema`; none as long as it is not looked up."""
+        return list(self.schema or ())
+
+    def fixed(self, subject: str | None, schema: pa.Schema) -> Json:
+        """Return the format with the columns of its subject."""
+        return replace(self, subject=subject, schema=schema)
+
+    def __repr__(self) -> str:
+        return shown_fields(
+            self,
+            schema=None if self.schema is None else shown(self.schema),
+            unknown=str(self.unknown),
+            subject=self.subject,
+            framing=str(self.framing),
         )
 
 
@@ -299,197 +329,19 @@ class Debezium:
             raise ConfigError(
                 f"the keys of Debezium are {shown(self.keys)}: give Avro(...) or Json(...)"
             )
+        for part in (self.values, self.keys):
+            if isinstance(part, Json) and (part.schema is None or part.framing != Framing.NONE):
+                raise ConfigError(
+                    f"Debezium has {part!r}: give Json(pyarrow.schema(...)), the columns of a row or of its key, without framing"
+                )
         check_text(self.unavailable, what="unavailable", length_max=_PLACEHOLDER_LENGTH_MAX)
 
 
 Format = Avro | Json | Protobuf | Debezium
 
 
-#: What `as_format` takes: ``avro``, ``avro:SUBJECT``, the same with ``protobuf``, ``debezium-avro``,
-#: ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
-GivenFormat = Format | str | Mapping[str, Any]
-
-
-def as_format(value: object, what: str) -> Format | None:
-    """Return a format, passed as one, as text or as a mapping; raise `ConfigError` for anything else."""
-    if value is None or isinstance(value, Format):
-        return _not_for_keys(value, what)
-    try:
-        if isinstance(value, str):
-            return _not_for_keys(_format_of_text(value.strip(), what), what)
-        if isinstance(value, Mapping):
-            stored = _StoredFormat.parse({"format": dict(value)}, what)
-            return _not_for_keys(stored.format.value, what)
-    except JsonError as error:
-        raise ConfigError(f"{what}: {error}") from None
-    raise _not_a_format(value, what)
-
-
-def _not_for_keys(value: Format | None, what: str) -> Format | None:
-    if isinstance(value, Debezium) and what == "keys":
-        raise ConfigError(
-            "keys is Debezium(...), and envelopes are values: give Debezium(..., keys=...) as values"
-        )
-    return value
-
-
-def _format_of_text(text: str, what: str) -> Format:
-    kind, _, rest = text.partition(":")
-    if text.startswith("{"):
-        return _StoredFormat.parse({"format": loads(text, limit_bytes=2**20)}, what).format.value
-    if kind == "avro":
-        return Avro(subject=rest.strip() or None)
-    if kind == "protobuf":
-        return Protobuf(subject=rest.strip() or None)
-    if text == "debezium-avro":
-        return Debezium(Avro(), Avro())
-    if kind == "json" and rest:
-        return Json(fields_of_text(rest))
-    raise _not_a_format(text, what)
-
-
-def _not_a_format(value: object, what: str) -> ConfigError:
-    return ConfigError(
-        f"{what} is {shown(value)}: give Avro(...), Json(...), Protobuf(...) or Debezium(...); or as text 'avro', "
-        "'avro:SUBJECT', 'protobuf', 'protobuf:SUBJECT', 'debezium-avro' or 'json:id int64, at timestamp[ms, UTC]'"
-    )
-
-
-def in_registries(value: Format | None) -> list[Avro | Protobuf]:
+def in_registries(value: Format | None) -> list[Avro | Json | Protobuf]:
     """Return the parts of a format whose schemas a registry may have."""
     if isinstance(value, Debezium):
         return [*in_registries(value.values), *in_registries(value.keys)]
-    return [value] if isinstance(value, Avro | Protobuf) else []
-
-
-def kept(asked: Format | None, planned: Format | None) -> Format | None:
-    """Return how a planned window is read when it is asked for again.
-
-    The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
-    caller has it: wrong arguments can be corrected and the window read again.
-    """
-    if isinstance(asked, Debezium) and isinstance(planned, Debezium):
-        values: Any = kept(asked.values, planned.values)
-        keys: Any = kept(asked.keys, planned.keys)
-        return replace(asked, values=values, keys=keys)
-    match asked, planned:
-        case Avro(schema=None), Avro(schema=str(schema)):
-            fixed: Format = asked.fixed(planned.subject, schema, planned.references)
-        case Protobuf(descriptor=None), Protobuf(descriptor=str(text)):
-            fixed = asked.fixed(planned.subject, text)
-        case _:
-            return asked
-    return fixed if asked.subject in (None, planned.subject) else asked
-
-
-def format_to_json(value: Format | None) -> dict[str, Any] | None:
-    """Return the JSON that is stored with a plan."""
-    if isinstance(value, Json):
-        return {
-            "format": "json",
-            "fields": fields_to_json(value.schema),
-            "unknown": str(value.unknown),
-        }
-    if isinstance(value, Protobuf):
-        return {
-            "format": "protobuf",
-            "message": value.message,
-            "subject": value.subject,
-            "descriptor": value.descriptor,
-            "framing": str(value.framing),
-        }
-    if isinstance(value, Debezium):
-        return {
-            "format": "debezium",
-            "values": format_to_json(value.values),
-            "keys": format_to_json(value.keys),
-            "unavailable": value.unavailable,
-        }
-    if value is None:
-        return None
-    return {
-        "format": "avro",
-        "schema": value.schema,
-        "subject": value.subject,
-        "framing": str(value.framing),
-        "writer": value.writer,
-        "references": list(value.references),
-    }
-
-
-class StoredAvro(Stored, frozen=True, tag_field="format", tag="avro"):
-    """The JSON of an `Avro`."""
-
-    schema: _SchemaText | None = None
-    subject: Text | None = None
-    framing: Framing = Framing.CONFLUENT
-    writer: _SchemaText | None = None
-    references: tuple[_SchemaText, ...] = ()
-
-    @property
-    def value(self) -> Avro:
-        """The format; raises `ConfigError` for an invalid one."""
-        # The same texts are in each plan of a group: keep them once.
-        return Avro(
-            None if self.schema is None else sys.intern(self.schema),
-            subject=self.subject,
-            framing=self.framing,
-            writer=None if self.writer is None else sys.intern(self.writer),
-            references=tuple(map(sys.intern, self.references)),
-        )
-
-
-class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"columns": "fields"}):
-    """The JSON of a `Json`."""
-
-    columns: list[Any]
-    unknown: UnknownFields = UnknownFields.IGNORE
-
-    @property
-    def value(self) -> Json:
-        """The format; raises `JsonError` or `ConfigError` for an invalid one."""
-        return Json(fields_from_json(self.columns), self.unknown)
-
-
-class StoredProtobuf(Stored, frozen=True, tag_field="format", tag="protobuf"):
-    """The JSON of a `Protobuf`."""
-
-    message: Text | None = None
-    subject: Text | None = None
-    descriptor: _SchemaText | None = None
-    framing: Framing = Framing.CONFLUENT
-
-    @property
-    def value(self) -> Protobuf:
-        """The format; raises `ConfigError` for an invalid one."""
-        value = Protobuf(
-            self.message,
-            subject=self.subject,
-            descriptor=self.descriptor,
-            framing=self.framing,
-        )
-        # As with Avro: the same text is in each plan of a group.
-        if value.descriptor is not None:
-            object.__setattr__(value, "descriptor", sys.intern(value.descriptor))
-        return value
-
-
-class StoredDebezium(Stored, frozen=True, tag_field="format", tag="debezium"):
-    """The JSON of a `Debezium`."""
-
-    values: StoredAvro | StoredJson
-    keys: StoredAvro | StoredJson | None = None
-    unavailable: Text = UNAVAILABLE
-
-    @property
-    def value(self) -> Debezium:
-        """The format; raises `JsonError` or `ConfigError` for an invalid one."""
-        keys = None if self.keys is None else self.keys.value
-        return Debezium(self.values.value, keys, self.unavailable)
-
-
-StoredFormat = StoredAvro | StoredJson | StoredProtobuf | StoredDebezium
-
-
-class _StoredFormat(Stored, frozen=True):
-    format: StoredFormat
+    return [] if value is None else [value]

@@ -35,10 +35,9 @@ from kafka_ordered_ops.core.window.bounds import (
     StartingOffsets,
     as_starting_offsets,
 )
-from kafka_ordered_ops.core.window.formats import (
-    Format,
+from kafka_ordered_ops.core.window.formats import Format, OnBad
+from kafka_ordered_ops.core.window.stored_formats import (
     GivenFormat,
-    OnBad,
     StoredFormat,
     as_format,
     format_to_json,
