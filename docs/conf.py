@@ -19,8 +19,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "code_facts",
+    "moved_pages",
 ]
-exclude_patterns = ["_ext", "snippets"]
+exclude_patterns = ["_ext", "snippets", "benchmarks/tables.md"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
