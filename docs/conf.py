@@ -24,7 +24,7 @@ extensions = [
 exclude_patterns = ["_ext", "snippets", "benchmarks/tables.md"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
 
 # A name in single backticks, in a docstring, links to its entry where there is one.

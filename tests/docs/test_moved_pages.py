@@ -24,7 +24,7 @@ def _moved() -> dict[str, str]:
 def _sections(page: Path) -> set[str]:
     """Return the anchors of a page: its headings, as MyST makes them, and its targets."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"(?m)^#{1,3} (.+)$", text)
+    headings = re.findall(r"(?m)^#{1,4} (.+)$", text)
     slugs = {re.sub(r"[^\w\s-]", "", one.lower()).strip().replace(" ", "-") for one in headings}
     return slugs | set(re.findall(r"(?m)^\(([\w-]+)\)=$", text))
 
