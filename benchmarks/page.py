@@ -34,7 +34,7 @@ Parallel Consumer and share groups. `make bench` measures, and writes this page.
 ```shell
 make bench                                                  # all: some 165 minutes
 make bench BENCH="--only window --scale small --repeats 2"  # a first look: two minutes
-make bench BENCH=--only-report                              # the page again, and all tables
+make bench BENCH=--only-report                              # page and all tables
 ```
 
 [`results.json`](results.json) has every measurement. `--only-report` makes all tables from it, in `docs/benchmarks/tables.md`.

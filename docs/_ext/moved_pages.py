@@ -79,7 +79,9 @@ def _write(app: Sphinx, error: Exception | None) -> None:
         url = f"{posixpath.relpath(page, posixpath.dirname(old) or '.')}.html"
         file = out / f"{old}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_PAGE.format(url=url + (f"#{anchor}" if anchor else "")), encoding="utf-8")
+        file.write_text(
+            _PAGE.format(url=url + (f"#{anchor}" if anchor else "")), encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
