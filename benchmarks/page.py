@@ -17,13 +17,14 @@ PAGE_NAME: Final = "index.md"
 _MAIN: Final = (
     "window by engine",
     "in order by engine",
-    "plan 1,000 partitions",
+    "plan 1,000 partitions, warm",
     "24 windows",
-    "publish 5,000,000",
+    "publish 5,000,000 records to S3",
     "ordered read, streaming 0",
     "plain function, times Parallel",
-    "k records/s",
-    "relay",
+    "k records/s through an empty plain",
+    "relay, batches",
+    "relay, one by one: requests",
 )
 
 _TEXT: Final = """# Benchmarks
@@ -62,9 +63,7 @@ One machine runs the broker, Spark and its tasks: no network, TLS or second exec
 batches without compression. Other records and clusters behave differently. Compare ratios within a round, not numbers of two
 machines.
 
-Measured {dates}, on:
-
-{environment}
+Measured {dates}, on {environment}.
 """
 
 
@@ -80,5 +79,5 @@ def page_of(
         goals=goals_table([goal for goal in goals if goal.text.startswith(_MAIN)]),
         pictures="\n\n".join(pictures),
         dates=span if len(dates) > 1 else f"on {dates[0]:%-d %B %Y}",
-        environment="\n".join(f"- {key}: {value}" for key, value in environment.items()),
+        environment="; ".join(f"{key}: {value}" for key, value in environment.items()),
     )
