@@ -17,9 +17,7 @@ PAGE_NAME: Final = "index.md"
 _MAIN: Final = (
     "window by engine",
     "in order by engine",
-    "plan 1,000 partitions, warm",
     "24 windows",
-    "publish 5,000,000 records to S3",
     "ordered read, streaming 0",
     "plain function, times Parallel",
     "k records/s through an empty plain",
