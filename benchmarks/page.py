@@ -70,7 +70,7 @@ def page_of(
 ) -> str:
     """Return the page as Markdown."""
     dates = sorted({one.date for one in kept.values()})
-    environment = next(reversed(kept.values())).facts.environment
+    environment = [*kept.values()][-1].facts.environment
     pictures = [picture(name, what) for name, what in PICTURES.items() if results.get(name)]
     span = f"from {dates[0]:%-d %B} to {dates[-1]:%-d %B %Y}"
     return _TEXT.format(
