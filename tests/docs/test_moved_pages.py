@@ -35,3 +35,9 @@ def test_an_old_page_leads_to_a_section(old: str, target: str) -> None:
     page, _, anchor = target.partition("#")
     assert not (DOCS / f"{old}.md").exists()
     assert anchor in _sections(DOCS / f"{page}.md") or not anchor
+
+
+def test_there_are_few_pages() -> None:
+    """A new subject joins a page, or replaces one; the file of tables is none."""
+    pages = [page for page in DOCS.rglob("*.md") if page.name != "tables.md"]
+    assert len(pages) <= 36
