@@ -1,6 +1,6 @@
 """Measure what importing this package adds to a host's own import time.
 
-``python -m benchmarks.imports`` in an environment that has Airflow and Dagster; writes ``imports.md``.
+``python -m benchmarks.imports`` in an environment that has Airflow and Dagster; prints the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from benchmarks.statistics import Spread
@@ -95,14 +94,13 @@ therefore what `dg` pays in every project once this package is installed.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and write the tables."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.imports", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    out: Path = parser.parse_args(arguments).out
+    parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "AIRFLOW_HOME": home, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
         measured = [(host, _rounds(host, environment)) for host in hosts()]
-    (out / "imports.md").write_text(_report(measured), encoding="utf-8")
+    print(_report(measured))
 
 
 def _rounds(host: Host, environment: dict[str, str]) -> list[list[float]]:
@@ -131,7 +129,7 @@ def _report(measured: Sequence[tuple[Host, list[list[float]]]]) -> str:
     tables = "\n".join(_table(host, rounds) for host, rounds in measured)
     return f"""# Import times
 
-`make bench` writes this page. Each table is measured in {ROUNDS} fresh interpreters and shows the median, with the least and
+Each table is measured in {ROUNDS} fresh interpreters and shows the median, with the least and
 the greatest in parentheses. Goal: at most {LIMIT_S:g} s on top of the host's own import, {"met" if met else "not met"}. The imports load neither
 PySpark, PyArrow, NumPy nor the Kafka client.
 

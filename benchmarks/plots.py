@@ -17,6 +17,16 @@ _WIDTH_INCHES: Final = 8.0
 _BAR_INCHES: Final = 0.42
 _MARGIN_INCHES: Final = 1.3
 _LINES_INCHES: Final = 4.2
+#: What the page shows, by comparison.
+PICTURES: Final = {
+    "window": "seconds and CPU seconds of each engine and of the connector",
+    "ordered": "the same in order, and of the connector with orderBy",
+    "hourly": "seconds and CPU seconds of the ways to 24 hourly windows",
+    "planning": "seconds to plan and commit over the number of partitions",
+    "tail": "seconds and CPU seconds of each reader of a log in order",
+    "processing": "seconds over the number of keys, beside Parallel Consumer",
+}
+
 _COLOURS: Final = ("#55585c", "#1f4e9c", "#f2a33a", "#2a9d6f")
 
 
@@ -51,6 +61,8 @@ def draw_lines(
     results: Sequence[Results], path: Path, title: str, *, across: str, of_plan: bool = False
 ) -> None:
     """Seconds over sizes, one line for each contender; of planning and committing where `of_plan`."""
+    from matplotlib.ticker import LogLocator
+
     names = list(dict.fromkeys(one.contender for one in results))
     with _figure(path, _LINES_INCHES) as (axis,):
         for name, colour in zip(names, _COLOURS, strict=False):
@@ -81,6 +93,8 @@ def draw_lines(
         every = sorted({one.size for one in results})
         axis.set_xticks(every, labels=[f"{size:,}" for size in every])
         axis.minorticks_off()
+        # Decades alone would leave a narrow axis without any number.
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xlabel(across, color=_QUIET)
         axis.set_ylabel("seconds", color=_QUIET)

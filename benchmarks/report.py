@@ -1,4 +1,4 @@
-"""The page of results: tables, pictures, and what they depend on."""
+"""The page with the main ratios, its pictures, and the file with all tables, which is not kept."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from benchmarks.growth import GROWTH
 from benchmarks.lake_tables import TableFormat
 from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
 from benchmarks.offsets_show import OFFSETS_SHOW
+from benchmarks.page import PAGE_NAME, page_of
 from benchmarks.plots import draw_bars, draw_lines
 from benchmarks.processing_report import PROCESSING_SECTIONS
 from benchmarks.readers import READERS, Task, name_of
@@ -42,11 +43,12 @@ from benchmarks.tables import (
 from benchmarks.tail_report import TAIL_SECTIONS, slack_section
 from kafka_ordered_ops.kafka.settings import ReaderKind
 
-PAGE_NAME: Final = "results.md"
+#: All tables, made from the results whenever somebody wants them.
+TABLES_NAME: Final = "tables.md"
 
 _INTRODUCTION: Final = """# Results
 
-Made by `make bench`; [the method](index.md) explains the terms. A number is the median of its
+`benchmarks/METHOD.md` explains the terms. A number is the median of its
 rounds, with the least and the greatest in parentheses. *Times* is the median of the ratios within each round.
 CPU seconds and peak memory are of the contender's whole process tree, the broker's not among them."""
 
@@ -54,10 +56,11 @@ _THEIRS: Final = (CONNECTOR, CONNECTOR_BARE, STREAMING, STREAMING_ONCE)
 
 
 def write_report(folder: Path) -> None:
-    """Writes the page and its pictures from the results in a folder."""
+    """Write the page, its pictures and the tables from the results in a folder."""
     kept = read_results(folder)
     results = {name: results_of(one.measurements) for name, one in kept.items()}
-    parts = [_INTRODUCTION, "## Goals", goals_table(list(goals(results)))]
+    reached = list(goals(results))
+    parts = [_INTRODUCTION, "## Goals", goals_table(reached)]
     sections = {
         "window": _window,
         "ordered": _ordered,
@@ -80,7 +83,9 @@ def write_report(folder: Path) -> None:
             parts += [*section(folder, results), _measured(name, kept[name])]
     parts += slack_section(results)
     parts += ["## Environment", *_environments(kept)]
-    (folder / PAGE_NAME).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (folder / TABLES_NAME).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    page = page_of(reached, results, kept)
+    (folder / PAGE_NAME).write_text(page, encoding="utf-8")
 
 
 _Results = Mapping[str, list[Results]]
@@ -153,7 +158,7 @@ def _hourly(folder: Path, results: _Results) -> Iterator[str]:
     yield jobs_table(mine, ONE_PASS)
 
 
-def _window_growth(folder: Path, results: _Results) -> Iterator[str]:
+def _window_growth(_folder: Path, results: _Results) -> Iterator[str]:
     names = {one.contender for one in results[WINDOW_GROWTH]}
     # The size of the first comparison was measured there.
     mine = [
@@ -161,13 +166,6 @@ def _window_growth(folder: Path, results: _Results) -> Iterator[str]:
         *(o for o in results.get("window", []) if o.contender in names),
     ]
     yield "## Growth of a window"
-    draw_lines(
-        mine,
-        folder / f"{WINDOW_GROWTH}.svg",
-        "One window to Parquet, as it comes",
-        across="records",
-    )
-    yield picture(WINDOW_GROWTH, "seconds over the number of records")
     yield growth_table(mine)
 
 
@@ -175,7 +173,7 @@ def _growth(_folder: Path, results: _Results) -> Iterator[str]:
     mine = results[GROWTH]
     yield "## Growth of a group"
     yield (
-        "The exponent is between the last two sizes: 0 is flat, 1 is linear. [Limits](../limits.md) says what follows."
+        "The exponent is between the last two sizes: 0 is flat, 1 is linear. The limits in the documentation say what follows."
     )
     for curve in dict.fromkeys(one.contender for one in mine):
         yield curve_table([one for one in mine if one.contender == curve])

@@ -19,11 +19,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "code_facts",
+    "moved_pages",
 ]
-exclude_patterns = ["_ext", "snippets"]
+exclude_patterns = ["_ext", "snippets", "benchmarks/tables.md"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
 
 # A name in single backticks, in a docstring, links to its entry where there is one.

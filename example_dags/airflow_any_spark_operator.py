@@ -29,10 +29,13 @@ from kafka_ordered_ops.airflow import (
 )
 
 try:
-    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.providers.apache.spark.operators.spark_submit import (
+        SparkSubmitOperator,
+    )
 except ImportError as error:
     raise ImportError(
-        "this DAG submits its job with the Apache Spark provider. Beside pyspark it is installed with "
+        "this DAG submits its job with the Apache Spark provider. "
+        "Beside pyspark it is installed with "
         "`pip install --no-deps apache-airflow-providers-apache-spark`"
     ) from error
 
@@ -50,7 +53,9 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id=GROUP,
         mode="catch_up",
     )
@@ -67,7 +72,7 @@ with DAG(
         ],
         # The Python that has PySpark, whichever comes first on the worker's path.
         env_vars={"PYSPARK_PYTHON": sys.executable},
-        # Cleared, the job runs again. By default it would look up the driver of the plan before.
+        # Cleared, the job runs again: not the driver of the previous plan.
         durable=False,
     )
     commit = CommitWindowOperator(task_id="commit", window=plan.output, output=OUTPUT)

@@ -26,7 +26,9 @@ with DAG(
 ):
     OrderedWindowOperator(
         task_id="orders",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id="orders-with-spark",
         mode="catch_up",
         job=Application(

@@ -30,7 +30,9 @@ with DAG(
 ):
     OrderedWindowOperator(
         task_id="orders",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id="orders-by-hour",
         mode="interval",
         output=os.environ.get("ORDERS_OUTPUT", "/data") + "/by-hour",

@@ -29,10 +29,14 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id="orders-in-parts",
         mode="catch_up",
         parts=4,
     )
-    part = WindowPartOperator.partial(task_id="part", output=OUTPUT).expand(window=plan.output)
+    part = WindowPartOperator.partial(task_id="part", output=OUTPUT).expand(
+        window=plan.output
+    )
     part >> CommitWindowOperator(task_id="commit", window=plan.output, output=OUTPUT)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def charge(record: Record) -> None:
-    """Charge one order. It may be called again for the same order, which its place in Kafka identifies."""
+    """Charge one order; it may be called again, so its place in Kafka identifies it."""
     _order_id = f"{record.topic}/{record.partition}/{record.offset}"
     await asyncio.sleep(0.01)  # a call to another service, with this id
 
@@ -36,7 +36,9 @@ with DAG(
 ):
     ProcessWindowOperator(
         task_id="charge",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id="orders-one-by-one",
         mode="catch_up",
         job=Process(charge, max_concurrency=64, timeout_s=30),

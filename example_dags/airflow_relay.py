@@ -12,7 +12,11 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from kafka_ordered_ops import Window
-from kafka_ordered_ops.airflow import CommitWindowOperator, KafkaWindowsHook, PlanWindowOperator
+from kafka_ordered_ops.airflow import (
+    CommitWindowOperator,
+    KafkaWindowsHook,
+    PlanWindowOperator,
+)
 
 GROUP = "orders-by-relay"
 RELAY = os.environ.get("ORDERS_RELAY", "http://localhost:8642").split(",")
@@ -28,7 +32,9 @@ with DAG(
 ):
     plan = PlanWindowOperator(
         task_id="plan",
-        window=Window(os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"),
+        window=Window(
+            os.environ.get("ORDERS_TOPIC", "orders"), starting_offsets="earliest"
+        ),
         group_id=GROUP,
         mode="catch_up",
     )
@@ -38,7 +44,10 @@ with DAG(
         """Let the relay hand out the window's records."""
         from kafka_ordered_ops.relay import RelayClient
 
-        with KafkaWindowsHook(group_id=GROUP).get_conn() as windows, RelayClient(RELAY) as relay:
+        with (
+            KafkaWindowsHook(group_id=GROUP).get_conn() as windows,
+            RelayClient(RELAY) as relay,
+        ):
             return relay.window(windows.show(planned["window_id"]).plan)
 
     @task
@@ -49,9 +58,13 @@ with DAG(
         count = 0
         with RelayClient(RELAY) as relay:
             for record in relay.records(group):
-                print(worker, record, record.value)  # here your code charges the customer
+                print(
+                    worker, record, record.value
+                )  # here your code charges the customer
                 count += 1
         return count
 
-    charged = charge.partial(group=hand_out(plan.output)).expand(worker=list(range(TASKS)))
+    charged = charge.partial(group=hand_out(plan.output)).expand(
+        worker=list(range(TASKS))
+    )
     charged >> CommitWindowOperator(task_id="commit", window=plan.output)

@@ -56,7 +56,9 @@ class _Directive(SphinxDirective):
         """The nodes of some lines of Markdown."""
         return self.parse_text_to_nodes(StringList(lines, source="code_facts"))
 
-    def table(self, heads: list[str], rows: list[list[str]], widths: str) -> list[nodes.Node]:
+    def table(
+        self, heads: list[str], rows: list[list[str]], widths: str
+    ) -> list[nodes.Node]:
         """A table of Markdown cells."""
         lines = [":::{list-table}", ":header-rows: 1", f":widths: {widths}", ""]
         for row in [heads, *rows]:
@@ -102,7 +104,11 @@ class Error(_Directive):
         below = f" A `{parent}`." if parent != "Exception" else ""
         also = " Also a `ValueError`." if kind.__bases__[1:] == (ValueError,) else ""
         meaning = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("``", "`")
-        lines = ["::::{container} error-facts", f"{facts}. Fields: {fields}.{below}{also}", "::::"]
+        lines = [
+            "::::{container} error-facts",
+            f"{facts}. Fields: {fields}.{below}{also}",
+            "::::",
+        ]
         return self.parsed([*lines, "", f"{meaning}"])
 
 
@@ -132,7 +138,8 @@ class ClientSettings(_Directive):
             "allowed-producer": known_settings.ALLOWED_PRODUCER,
         }[kind]
         shown = [
-            f"- `{key}`" + (" (secret)" if settings.is_secret(key) else "") for key in sorted(keys)
+            f"- `{key}`" + (" (secret)" if settings.is_secret(key) else "")
+            for key in sorted(keys)
         ]
         return self.parsed(["::::{container} key-list", "", *shown, "", "::::"])
 

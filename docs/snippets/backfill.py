@@ -18,7 +18,10 @@ hour = timedelta(hours=1)
 
 # [start backfill]
 starts = [now - 3 * hour, now - 2 * hour, now - hour]
-asked = [Window(topic, since=one, cutoff=one + hour, starting_offsets="earliest") for one in starts]
+asked = [
+    Window(topic, since=one, cutoff=one + hour, starting_offsets="earliest")
+    for one in starts
+]
 names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 
 with OrderedWindows(bootstrap, group_id=f"{topic}-backfill") as windows:
@@ -29,5 +32,7 @@ with OrderedWindows(bootstrap, group_id=f"{topic}-backfill") as windows:
 
     plans = windows.plan_many(asked, names)  # one scan, one transaction
     for one in windows.deliver_many(plans, write, StagedOutput.found):
-        print(one.plan.window_id, one.plan.status, one.record.result["facts"]["records"])
+        print(
+            one.plan.window_id, one.plan.status, one.record.result["facts"]["records"]
+        )
 # [end backfill]

@@ -16,7 +16,7 @@ producer = Producer({"bootstrap.servers": bootstrap})
 now = datetime.now(UTC)
 chance = random.Random(1)
 for number in range(10_000):
-    # An order is written up to 15 minutes after it happened, so timestamps are out of order.
+    # An order is written up to 15 minutes after it happened: times are out of order.
     happened = now - timedelta(hours=2) + number * timedelta(seconds=0.72)
     happened -= timedelta(seconds=chance.uniform(0, 900))
     producer.produce(

@@ -14,7 +14,9 @@ def handle(order):
 
 # [start loop]
 member = Member(f"{topic}-billing", max_poll_interval_s=600)
-with OrderedReader(bootstrap, topic, follow=True, group_id=member, batch_size=500) as records:
+with OrderedReader(
+    bootstrap, topic, follow=True, group_id=member, batch_size=500
+) as records:
     for batch in records:
         for value in batch["value"].to_pylist():
             handle(json.loads(value))

@@ -37,7 +37,10 @@ with OrderedReader(
     state = records.state()
     print(state.to_pandas())
     print("held:", sum(state["held"].to_pylist()))
-    print("holds the others back:", state.filter(state["holds_back"])["partition"].to_pylist())
+    print(
+        "holds the others back:",
+        state.filter(state["holds_back"])["partition"].to_pylist(),
+    )
     # [end state]
 
 # [start starts]
@@ -48,7 +51,9 @@ starting_offsets = {
     (events, 0): "earliest",  # one partition from its start
 }
 # [end starts]
-with OrderedReader(bootstrap, [events, metrics], starting_offsets=starting_offsets) as records:
+with OrderedReader(
+    bootstrap, [events, metrics], starting_offsets=starting_offsets
+) as records:
     print(sum(batch.num_rows for batch in records))
 
 # [start until]

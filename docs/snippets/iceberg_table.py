@@ -33,7 +33,10 @@ def orders(window: OpenWindow) -> None:
 
 
 result = windows.run(
-    question, Table("lake.shop.orders", "merge", keys=["order_id"]), job=orders, spark=spark
+    question,
+    Table("lake.shop.orders", "merge", keys=["order_id"]),
+    job=orders,
+    spark=spark,
 )
 # [end window]
 

@@ -32,12 +32,19 @@ def run(window_id: str, window: Window) -> None:
     staged = stage_window(plan, windows.settings, "out/intervals")
     windows.commit(plan, staged)
     rows = pq.read_table(f"{staged.final_path}/part-00000.parquet").to_pylist()
-    print(window_id, *(row["value"].decode() + " late" * row["late"] for row in rows), sep="  ")
+    print(
+        window_id,
+        *(row["value"].decode() + " late" * row["late"] for row in rows),
+        sep="  ",
+    )
 
 
 # [start example]
 write("08:55", "09:05", "10:05", "09:40", "11:20")
-run("09", Window(topic, since=at("09:00"), cutoff=at("10:00"), starting_offsets="earliest"))
+run(
+    "09",
+    Window(topic, since=at("09:00"), cutoff=at("10:00"), starting_offsets="earliest"),
+)
 
 write("09:50", "08:30", "10:45")
 run("10", Window(topic, since=at("10:00"), cutoff=at("11:00")))

@@ -6,7 +6,7 @@ from kafka_ordered_ops import OpenWindow, current_window
 
 
 def add_amounts(window: OpenWindow) -> None:
-    """Read exactly the records of the window, in total order; write them to a hidden folder."""
+    """Read exactly the window, in total order; write to a hidden folder."""
     amount = "get_json_object(cast(value as string), '$.amount') as amount"
     window.write(window.read().selectExpr("*", amount))
 

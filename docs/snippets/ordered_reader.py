@@ -22,7 +22,9 @@ def handle(batch: pa.RecordBatch) -> None:
 
 
 # [start follow]
-with OrderedReader(bootstrap, topic, follow=True, group_id=f"{topic}-ordered") as records:
+with OrderedReader(
+    bootstrap, topic, follow=True, group_id=f"{topic}-ordered"
+) as records:
     for batch in records:
         handle(batch)
         # [end follow]

@@ -21,7 +21,9 @@ def invoice(record):
 
 
 processor = Processor(bootstrap, max_concurrency=64)
-results = processor.subscribe(topic, invoice, group_id=f"{topic}-invoices", produce="transactional")
+results = processor.subscribe(
+    topic, invoice, group_id=f"{topic}-invoices", produce="transactional"
+)
 for count, result in enumerate(results, start=1):
     print(f"{result.record}: {result.value}")
     # [end produce]

@@ -11,7 +11,9 @@ from kafka_ordered_ops.processing import Processor
 
 bootstrap, topic = sys.argv[1:3]
 admin = AdminClient({"bootstrap.servers": bootstrap})
-admin.create_topics([NewTopic(f"{topic}.dead", num_partitions=1)])[f"{topic}.dead"].result()
+admin.create_topics([NewTopic(f"{topic}.dead", num_partitions=1)])[
+    f"{topic}.dead"
+].result()
 
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-notes")
 question = Window(topic, cutoff=datetime.now(UTC), starting_offsets="earliest")
@@ -34,6 +36,11 @@ with windows.open(question) as window:
         backoff=lambda record, error: 0.1 * record.attempt,
         dead_letter_topic=f"{topic}.dead",
     )
-    failed = [one for one in processor.run(window.plan, notify) if one.error is not None]
+    failed = [
+        one for one in processor.run(window.plan, notify) if one.error is not None
+    ]
 # [end async]
-print(f"{len(failed)} orders are in {topic}.dead, such as {failed[0].record}: {failed[0].error}")
+print(
+    f"{len(failed)} orders are in {topic}.dead, "
+    f"such as {failed[0].record}: {failed[0].error}"
+)

@@ -28,7 +28,9 @@ with OrderedReader(
 print(table.num_rows)
 
 # [start moves]
-with OrderedReader(bootstrap, topic, follow=True, order=Ordering(grace="PT0S")) as records:
+with OrderedReader(
+    bootstrap, topic, follow=True, order=Ordering(grace="PT0S")
+) as records:
     records.poll(10)
     records.pause((topic, 0), hold=False)  # the other partitions go on
     print(records.paused)
@@ -63,6 +65,8 @@ with OrderedReader(bootstrap, topic, follow=True, group_id=member) as records:
     # [end member]
     # [start state]
     state = records.state()  # an Arrow record batch
-    for row in state.select(["topic", "partition", "position", "lag", "time_lag"]).to_pylist():
+    for row in state.select(
+        ["topic", "partition", "position", "lag", "time_lag"]
+    ).to_pylist():
         print(row)
     # [end state]

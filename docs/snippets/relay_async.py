@@ -41,7 +41,9 @@ async def until_handled(url):
 
 serve = [sys.executable, "-m", "kafka_ordered_ops.cli", "relay", "serve", topic]
 with subprocess.Popen(
-    [*serve, "-b", bootstrap, "--bind", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    [*serve, "-b", bootstrap, "--bind", "127.0.0.1:0"],
+    stdout=subprocess.PIPE,
+    text=True,
 ) as server:
     address = server.stdout.readline().strip()
     asyncio.run(until_handled(address))

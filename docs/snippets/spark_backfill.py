@@ -12,7 +12,10 @@ spark = local_session("backfill")
 now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 hour = timedelta(hours=1)
 starts = [now - 3 * hour, now - 2 * hour, now - hour]
-asked = [Window(topic, since=one, cutoff=one + hour, starting_offsets="earliest") for one in starts]
+asked = [
+    Window(topic, since=one, cutoff=one + hour, starting_offsets="earliest")
+    for one in starts
+]
 names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 
 with OrderedWindows(bootstrap, group_id=f"{topic}-spark-backfill") as windows:

@@ -21,9 +21,15 @@ with OrderedWindows(bootstrap, group_id=f"{topic}-spark") as windows:
     amount = "get_json_object(cast(value as string), '$.amount') as amount"
     orders = orders.selectExpr("*", amount)
 
-    # Writes to a hidden folder, moves progress in one transaction, then publishes the folder.
+    # Writes to a hidden folder, moves progress in one transaction, then publishes.
     staged = write_window(orders, "out/orders", plan)
     plan = windows.commit(plan, staged)
 
-print(plan.window_id, plan.status, staged.facts["records"], "records in", staged.final_path)
+print(
+    plan.window_id,
+    plan.status,
+    staged.facts["records"],
+    "records in",
+    staged.final_path,
+)
 spark.stop()

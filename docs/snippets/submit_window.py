@@ -16,7 +16,9 @@ question = Window(topic, cutoff=hour, starting_offsets="earliest")
 how = SparkSubmit(master="local[2]", conf={"spark.driver.memory": "1g"})
 
 with OrderedWindows(bootstrap, group_id=f"{topic}-submit") as windows:
-    result = windows.run(question, "out/by-job", job=Application(application, submit=how))
+    result = windows.run(
+        question, "out/by-job", job=Application(application, submit=how)
+    )
 # [end window]
 
 print(result)

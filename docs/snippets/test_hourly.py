@@ -24,7 +24,9 @@ def load_hour(settings: Mapping[str, str], cutoff: datetime, folder: str) -> str
         window = Window("orders", cutoff=cutoff, starting_offsets="earliest")
         plan = windows.plan(window, window_id=f"{cutoff:%Y-%m-%dT%H}")
         delivery = windows.deliver(
-            plan, lambda plan: stage_window(plan, windows.settings, folder), StagedOutput.found
+            plan,
+            lambda plan: stage_window(plan, windows.settings, folder),
+            StagedOutput.found,
         )
     return StagedOutput.of(delivery.plan, folder).final_path
 
@@ -48,7 +50,9 @@ def kafka() -> Iterator[InMemoryKafka]:
         yield kafka
 
 
-def test_the_hour_is_complete_and_in_order(kafka: InMemoryKafka, tmp_path: Path) -> None:
+def test_the_hour_is_complete_and_in_order(
+    kafka: InMemoryKafka, tmp_path: Path
+) -> None:
     """Also the record that was written behind one of the next hour."""
     folder = load_hour(kafka.settings, NOON, str(tmp_path))
     times = pq.read_table(folder)["timestamp"].to_pylist()

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+import dagster as dg
 from kafka_ordered_ops import Window
 from kafka_ordered_ops.dagster import AssetWindows, KafkaResource, ordered_window_asset
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -21,7 +21,9 @@ from kafka_ordered_ops.testing import InMemoryKafka
     partitions_def=dg.HourlyPartitionsDefinition("2025-11-20-00:00"),
 )
 def orders(
-    context: dg.AssetExecutionContext, windows: AssetWindows, lake: dg.ResourceParam[str]
+    context: dg.AssetExecutionContext,
+    windows: AssetWindows,
+    lake: dg.ResourceParam[str],
 ) -> None:
     windows.copy(lake)
 
@@ -37,11 +39,15 @@ def kafka() -> Iterator[InMemoryKafka]:
     with InMemoryKafka() as kafka:
         kafka.create_topic("orders")
         for minute in (-55, 5, -20, 30, 61):
-            kafka.produce("orders", timestamp_ms=int(NOON.timestamp() * 1000) + minute * 60_000)
+            kafka.produce(
+                "orders", timestamp_ms=int(NOON.timestamp() * 1000) + minute * 60_000
+            )
         yield kafka
 
 
-def materialize(kafka: InMemoryKafka, lake: Path, hour: str) -> dict[str, dg.MetadataValue]:
+def materialize(
+    kafka: InMemoryKafka, lake: Path, hour: str
+) -> dict[str, dg.MetadataValue]:
     """Materialize one hour, and return its metadata."""
     resources = {"kafka": KafkaResource(config=dict(kafka.settings)), "lake": str(lake)}
     with dg.DagsterInstance.ephemeral() as instance:
@@ -53,7 +59,7 @@ def materialize(kafka: InMemoryKafka, lake: Path, hour: str) -> dict[str, dg.Met
 
 
 def test_each_hour_has_its_own_records(kafka: InMemoryKafka, tmp_path: Path) -> None:
-    """In the order of time, also the record that was written behind one of the next hour."""
+    """In order of time, also the record written after one of the next hour."""
     for hour in reversed(HOURS):
         told = materialize(kafka, tmp_path, hour)
         assert told["dagster/partition_row_count"].value == 2

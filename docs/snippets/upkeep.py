@@ -10,7 +10,9 @@ from kafka_ordered_ops import OrderedWindows, Window
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-upkeep")
-plan = windows.plan(Window(topic, cutoff=hour, starting_offsets="earliest"), window_id="first")
+plan = windows.plan(
+    Window(topic, cutoff=hour, starting_offsets="earliest"), window_id="first"
+)
 windows.commit(plan)
 
 # `kafka-consumer-groups.sh --reset-offsets` does the same.

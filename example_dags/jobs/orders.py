@@ -9,7 +9,7 @@ from kafka_ordered_ops import current_window
 
 
 def main() -> None:
-    """Reads exactly the window's records, and stages the result; the task commits and publishes."""
+    """Read exactly the window's records, and stage the result; the task commits."""
     spark = SparkSession.builder.getOrCreate()
     window = current_window(spark)
     orders = window.read().withColumn("text", f.col("value").cast("string"))

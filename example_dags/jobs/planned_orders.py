@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 from kafka_ordered_ops.spark import planned_window, read_window, write_window
 
 
-def main(bootstrap: str, group_id: str, window_id: str, attempt: str, output: str) -> None:
-    """Reads the plan from the ledger and the records from Kafka; the commit is another task's."""
+def main(
+    bootstrap: str, group_id: str, window_id: str, attempt: str, output: str
+) -> None:
+    """Read the plan from the ledger, the records from Kafka; another task commits."""
     settings = {"bootstrap.servers": bootstrap}
     spark = SparkSession.builder.getOrCreate()
     plan, client = planned_window(settings, group_id, window_id, attempt=int(attempt))

@@ -188,11 +188,11 @@ def test_a_report_has_every_comparison_and_can_be_made_anew(tmp_path: Path) -> N
     first = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert main(["--only-report", "--out", str(tmp_path)]) == 0
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == first
-    page = first["results.md"].decode()
+    page = first["tables.md"].decode()
     names = [one.name for one in comparisons(SCALES["smoke"])]
     pictures = set(re.findall(r"\]\((\S+\.svg)\)", page))
     assert {"window.svg", "tail.svg", "processing.svg"} <= pictures
-    assert set(first) == {*pictures, "results.json", "results.md"}
+    assert set(first) == {*pictures, "results.json", "tables.md", "index.md"}
     for name in names:
         assert f"--only {name} " in page
     assert "cores: 2" in page

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.growth import CURVES, GROWTH, growth_comparison
-from benchmarks.report import PAGE_NAME
+from benchmarks.report import TABLES_NAME
 from benchmarks.results import read_results
 from benchmarks.statistics import exponent, results_of
 from benchmarks.tables import curve_table
@@ -26,7 +26,7 @@ def test_every_curve_is_measured(tmp_path: Path) -> None:
     [kept] = read_results(tmp_path / "out").values()
     found = {(one.contender, one.size) for one in kept.measurements}
     assert found == {(one.name, one.size) for one in growth_comparison("smoke").contenders}
-    page = (tmp_path / "out" / PAGE_NAME).read_text()
+    page = (tmp_path / "out" / TABLES_NAME).read_text()
     for one in kept.measurements:
         assert one.figures
         assert any(one.figures.values())

@@ -128,7 +128,7 @@ def test_late_records_are_shown() -> None:
 
 @pytest.mark.long
 def test_ordered_reads_are_measured(tmp_path: Path) -> None:
-    """On a broker of its own, over sizes; the picture and both tables have the size of the logs' own comparisons too."""
+    """On a broker of its own, over sizes; both tables have the size of the logs' own comparisons too."""
     asked = ["--only", TAIL_GROWTH, "--only", "tail-reversed", "--scale", "smoke", "--repeats", "1"]
     for one in tail_comparisons(SCALES["smoke"].records, SCALES["smoke"].growth)[-1].contenders:
         asked += ["--contender", one.name]
@@ -139,6 +139,5 @@ def test_ordered_reads_are_measured(tmp_path: Path) -> None:
     for kept in read_results(out).values():
         assert all(one.records == one.size for one in kept.measurements)
         assert all(one.order_breaks == 0 for one in kept.measurements)
-    page = (out / "results.md").read_text()
+    page = (out / "tables.md").read_text()
     assert page.count("| records | 1,200 | 2,400 |") == 2
-    assert (out / f"{TAIL_GROWTH}.svg").exists()

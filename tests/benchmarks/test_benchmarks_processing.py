@@ -123,7 +123,7 @@ def test_records_are_processed_beside_parallel_consumer(tmp_path: Path) -> None:
     for one in kept[PROCESSING_RATE].measurements:
         assert one.records == one.size
     assert {one.contender for one in kept[PROCESSING_CPU].measurements} == {*PROCESSES.values()}
-    page = (tmp_path / "out" / "results.md").read_text()
+    page = (tmp_path / "out" / "tables.md").read_text()
     assert "speed of two processes that compute, times one" in page
     assert f"times {JAVA}" in page
     assert "k records/s" in page

@@ -62,4 +62,4 @@ def test_a_server_is_measured_beside_a_share_group(tmp_path: Path) -> None:
             assert one.beyond_s[FIRST_RECORD] > 0
     for one in kept[RELAY_LATENCY].measurements:
         assert one.beyond_s[P50] <= one.beyond_s[P99]
-    assert "first record, ms" in (tmp_path / "out" / "results.md").read_text()
+    assert "first record, ms" in (tmp_path / "out" / "tables.md").read_text()

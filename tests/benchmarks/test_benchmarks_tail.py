@@ -137,4 +137,4 @@ def test_plain_reads_are_measured(tmp_path: Path) -> None:
         assert one.records == one.size
         assert (one.order_breaks is None) is (one.contender != CONSUME)
         assert ("fetch" in one.beyond_s) is (one.contender != CONSUME)
-    assert "order breaks" in (tmp_path / "out" / "results.md").read_text()
+    assert "order breaks" in (tmp_path / "out" / "tables.md").read_text()

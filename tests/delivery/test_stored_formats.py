@@ -65,6 +65,6 @@ def test_a_format_without_a_version_is_a_name() -> None:
     """All others say their version, and each is on the page."""
     for name, one in FORMATS.items():
         assert bool(one.newer) != name.startswith("name: ")
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
     for name in FORMATS:
         assert f"`{name.partition(': ')[0]}`" in page

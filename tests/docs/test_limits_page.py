@@ -10,7 +10,7 @@ import pytest
 
 import kafka_ordered_ops
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
 CODE = Path(kafka_ordered_ops.__file__).parent
 
 #: What, bound, constant.

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.offset_map.parallel_consumer import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 
-PAGE = (Path(__file__).parents[2] / "docs" / "offset-maps.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "parallel-consumer.md").read_text()
 DONE = OffsetSet.of((101, 105), (106, 110))
 
 

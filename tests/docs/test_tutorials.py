@@ -34,9 +34,9 @@ def first_window() -> Section:
 
 def query() -> Section:
     """The tutorial of DuckDB up to its first result."""
-    page = whole_page("duckdb.md")
+    page = whole_page("your-code.md")
     [code] = re.findall(
-        r"## Query a window\n\n```python\n(.*?)```", (ROOT / "docs/duckdb.md").read_text(), re.S
+        r"## Query a window\n\n```python\n(.*?)```", (ROOT / "docs/your-code.md").read_text(), re.S
     )
     return Section({"query.py": code}, page.commands + "\npython query.py\npython query.py\n")
 

@@ -264,7 +264,7 @@ def _published(driver: Driver) -> list[Row]:
 
 
 def _staged(driver: Driver) -> list[str]:
-    """What is staged but for Spark's folders, which are empty objects: see `docs/object-stores.md`."""
+    """What is staged but for Spark's folders, which are empty objects: see `docs/storage.md`."""
     output, options = driver.task["output"], driver.task["storage_options"]
     return [one for one in staged_names(output, options) if not re.search(_SPARKS_FOLDER, one)]
 

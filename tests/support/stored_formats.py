@@ -119,7 +119,7 @@ NAMES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def formats() -> Iterator[tuple[str, Format]]:
-    """Yield every format by its name, as `docs/formats.md` has them."""
+    """Yield every format by its name, as `docs/ledger.md` has them."""
     kinds = ("state", "window", "processed", "forgotten", "times")
     newer = (*map(newer_record, kinds), newer_record("window", "plan"))
     yield "ledger", Format(CHANGE, ledger_messages, from_ledger, newer, LedgerVersionError)

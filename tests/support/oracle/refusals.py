@@ -1,4 +1,4 @@
-"""Whether a call was refused for a reason, as `docs/errors.md` and `docs/what-can-go-wrong.md` give them."""
+"""Whether a call was refused for a reason, as `docs/errors.md` and `docs/troubleshooting.md` give them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ from kafka_ordered_ops.dagster import (
 
 @ordered_window_asset(
     key="hourly_orders",
-    window=Window([os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"),
+    window=Window(
+        [os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"
+    ),
     group_id="dagster-hourly-orders",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
@@ -33,7 +35,7 @@ def hourly_orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> N
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
-    # Workers would take the first Python of the path, which may have none of the packages.
+    # Workers would take the first Python of the path, perhaps without the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = os.environ.get("SPARK_MASTER", "local[2]")
     spark = SparkSession.builder.master(master).appName("hourly_orders").getOrCreate()
@@ -42,5 +44,7 @@ def hourly_orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> N
     context.log.info("windows in one pass: %s", len(windows.plans))
 
 
-#: Asks for an hour as soon as every partition of the topic has come to its end; it is turned on in the web page.
-hourly_orders_live = build_partitions_live_sensor(hourly_orders, lookback=timedelta(days=7))
+#: Requests an hour once every partition has reached its end; off until turned on.
+hourly_orders_live = build_partitions_live_sensor(
+    hourly_orders, lookback=timedelta(days=7)
+)

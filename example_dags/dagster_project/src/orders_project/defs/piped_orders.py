@@ -19,19 +19,23 @@ JOB = Path(__file__).parent.parent / "jobs" / "piped_orders.py"
 
 @ordered_window_asset(
     key="piped_orders",
-    window=Window([os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"),
+    window=Window(
+        [os.environ.get("ORDERS_TOPIC", "orders")], starting_offsets="earliest"
+    ),
     group_id="dagster-piped-orders",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/piped",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
 )
 def piped_orders(
-    context: dg.AssetExecutionContext, windows: AssetWindows, pipes: dg.PipesSubprocessClient
+    context: dg.AssetExecutionContext,
+    windows: AssetWindows,
+    pipes: dg.PipesSubprocessClient,
 ) -> None:
     """Orders by the hour, with their text."""
     # Here, so that loading the definitions loads nothing of Spark.
     from kafka_ordered_ops.spark import SparkSubmit
 
-    # Which spark-submit, and this Python for its driver and workers: not the first ones of the path.
+    # spark-submit, and this Python for driver and workers: not the first of the path.
     how = SparkSubmit(master=os.environ.get("SPARK_MASTER", "local[2]"))
     ran = pipes.run(
         context=context,
@@ -39,7 +43,7 @@ def piped_orders(
         env=how.variables(),
         extras=windows.extras(),
     )
-    # What the job has written, of every window, or a SinkError; the step commits it and makes it visible.
+    # What the job wrote of every window, or a SinkError; the step commits it.
     windows.collect()
     for result in ran.get_results():
         windows.tell(result.metadata or {})
@@ -48,4 +52,6 @@ def piped_orders(
 @dg.definitions
 def definitions() -> dg.Definitions:
     """The asset, and what it runs programs with."""
-    return dg.Definitions(assets=[piped_orders], resources={"pipes": dg.PipesSubprocessClient()})
+    return dg.Definitions(
+        assets=[piped_orders], resources={"pipes": dg.PipesSubprocessClient()}
+    )

@@ -12,18 +12,20 @@ from kafka_ordered_ops.spark import planned_windows, read_windows, write_windows
 
 
 def main() -> None:
-    """Reads the plans from the ledger and the records from Kafka; the commit is the step's."""
+    """Read the plans from the ledger, the records from Kafka; the step commits."""
     spark = SparkSession.builder.getOrCreate()
     with open_dagster_pipes() as pipes:
         told = pipes.extras
-        # Addresses and passwords come by the environment: what Pipes hands over is no place for them.
+        # Addresses and passwords come by the environment, not by Pipes.
         settings = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
         plans, client = planned_windows(
             settings, told["group"], told["attempts"], ledger_topic=told["ledger_topic"]
         )
         orders = read_windows(spark, plans, client, ordered=True)
         staged = write_windows(
-            orders.withColumn("text", f.col("value").cast("string")), told["output"], plans
+            orders.withColumn("text", f.col("value").cast("string")),
+            told["output"],
+            plans,
         )
         pipes.report_asset_materialization(
             {"spark_version": spark.version, "windows_written": len(staged)}
