@@ -33,7 +33,7 @@ AIRFLOW31 := .venv-airflow31
 NATIVE := build/native
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-all test-spark41 test-spark test-airflow31 native nightly bench demo docs lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 native nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,8 +72,12 @@ $(SPARK_CLASSES): $(STAMP)
 test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
 	$(PYTEST) -m "not slow and not long and not spark41 and not airflow and not dagster_real and not native"
 
-test-ci: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
+test-ci: docs test-spark41 test-airflow31 test-slow test-airflow ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
+
+test-slow: $(SPARK_CLASSES) ## Tests of some seconds, and a whole Dagster
 	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
+
+test-airflow: $(SPARK_CLASSES) ## A whole Airflow, with scheduler and web server
 	$(BIN)/python -m pytest -m "airflow and not long"
 
 test-all: test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
