@@ -164,6 +164,9 @@ def test_marks_are_not_lost(lake_spark: SparkSession, tmp_path: Path, kafka: InM
         windows.run(up_to("json-notes", 2_000, on_bad="keep"), merging(lake), **options)
     with pytest.raises(ConfigError, match="columns that a record does not have: id, body"):
         windows.run(up_to("json-notes", 2_000, flatten=False), merging(lake), **options)
+    smaller = make(lake_spark, "iceberg", tmp_path / "smaller", f"id int, {_PLACE}")
+    with pytest.raises(ConfigError, match="does not have the columns body of decoded values"):
+        windows.run(up_to("json-notes", 2_000), merging(smaller), **options)
     assert windows.list() == []
 
     def whole(window: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA
 from kafka_ordered_ops.spark.write.table_facts import quoted
 from kafka_ordered_ops.spark.write.table_rules import sql_type
 
@@ -17,10 +18,17 @@ if TYPE_CHECKING:
 #: The column in which `Debezium`, and Debezium's own transformation, mark deleted rows.
 DELETED: Final = "__deleted"
 _BAD: Final = "value_error"
+#: What is known of bad values.
+_ABOUT: Final = frozenset({_BAD, "value_raw", "key_error", "key_raw"})
 #: Columns by which rows delete others; a result may have them although the table does not.
 DELETIONS: Final = frozenset({"value", DELETED})
 #: Without these columns, rows that hold nothing of the source would look like rows that do.
 MARKS: Final = (DELETED, _BAD, "key_error")
+
+
+def is_field(name: str) -> bool:
+    """Return whether a column of decoded records is a field of their values, not the record's own or one about it."""
+    return not (name in SPARK_SCHEMA.names or name.startswith("__") or name in _ABOUT)
 
 
 def decoded_types(records: pa.Schema, undecoded: Mapping[str, str]) -> dict[str, str]:

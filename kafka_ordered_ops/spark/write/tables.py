@@ -28,6 +28,7 @@ from kafka_ordered_ops.spark.write.table_decoded import (
     MARKS,
     decoded_types,
     deletion,
+    is_field,
 )
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
@@ -256,6 +257,7 @@ class TableSink:
         types = _RECORD_COLUMNS if records is None else decoded_types(records, _RECORD_COLUMNS)
         record_columns = {self._facts.folded(name): type_ for name, type_ in types.items()}
         self._check_marks(types)
+        self._check_fields(types)
         if missing := [
             name for folded, name in self._facts.columns.items() if folded not in record_columns
         ]:
@@ -282,6 +284,7 @@ class TableSink:
     def fitting(self, df: DataFrame) -> DataFrame:
         """Return those columns of unchanged records that `write` accepts; raise `ConfigError` if one must not be lost."""
         self._check_marks(df.columns)
+        self._check_fields(df.columns)
         known = {*self._facts.columns, *self._extras, "window_id"}
         return df.select([name for name in df.columns if self._facts.folded(name) in known])
 
@@ -304,6 +307,19 @@ class TableSink:
                 f"the table {self.target.name} does not have the columns {', '.join(lost)}, without which deleted rows and bad "
                 "values look like others: add them. Rows marked as __deleted are deleted by mode 'merge' with "
                 "delete_tombstones=True"
+            )
+
+    def _check_fields(self, names: Iterable[str]) -> None:
+        """Raise `ConfigError` for a copy that would lose fields of decoded values: a newer schema may have more of them."""
+        lost = [
+            name
+            for name in names
+            if is_field(name) and self._facts.folded(name) not in self._facts.columns
+        ]
+        if lost:
+            raise ConfigError(
+                f"the table {self.target.name} does not have the columns {', '.join(lost)} of decoded values: ALTER TABLE "
+                f"{self.target.name} ADD COLUMNS, or give a schema without them"
             )
 
     def _check_columns(self) -> None:
