@@ -35,6 +35,7 @@ from kafka_ordered_ops.core.window.bounds import (
     StartingOffsets,
     as_starting_offsets,
 )
+from kafka_ordered_ops.core.window.dead_letters import DeadLetter, as_on_bad
 from kafka_ordered_ops.core.window.formats import (
     Format,
     GivenFormat,
@@ -73,7 +74,8 @@ class Window:
             schema has. None leaves bytes. As text: ``avro``, ``avro:SUBJECT``, or ``json:id int64, at timestamp[ms, UTC]``.
         keys: the same for the column ``key``.
         on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
-            ``value_raw`` with the bytes and ``value_error`` with the reason.
+            ``value_raw`` with the bytes and ``value_error`` with the reason. `DeadLetter` leaves such records out, and writes
+            them to a topic in the transaction of the commit; as text, ``dead_letter:TOPIC``.
         flatten: put the fields of a struct in its place.
 
     Raises:
@@ -94,7 +96,7 @@ class Window:
     sweep: bool
     values: Format | None
     keys: Format | None
-    on_bad: OnBad
+    on_bad: OnBad | DeadLetter
     flatten: bool
 
     def __init__(
@@ -115,7 +117,7 @@ class Window:
         sweep: bool = False,
         values: GivenFormat | None = None,
         keys: GivenFormat | None = None,
-        on_bad: OnBad | str = OnBad.FAIL,
+        on_bad: OnBad | DeadLetter | str = OnBad.FAIL,
         flatten: bool = False,
     ) -> None:
         checked = {
@@ -136,7 +138,7 @@ class Window:
             "sweep": check_flag(sweep, what="sweep"),
             "values": if_literal(values, partial(as_format, what="values")),
             "keys": if_literal(keys, partial(as_format, what="keys")),
-            "on_bad": if_literal(on_bad, partial(check_choice, kind=OnBad, what="on_bad")),
+            "on_bad": if_literal(on_bad, as_on_bad),
             "flatten": check_flag(flatten, what="flatten"),
         }
         for name, value in checked.items():
@@ -188,6 +190,19 @@ class Window:
             raise ConfigError(
                 f"the window says how values are encoded, and {reader} returns bytes: leave values and keys out of the Window, and "
                 "decode them there"
+            )
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Where records go that cannot be decoded; None if they stay, or stop the window."""
+        return self.on_bad if self.is_decoded and isinstance(self.on_bad, DeadLetter) else None
+
+    def check_no_dead_letters(self, reader: str) -> None:
+        """Raise `ConfigError` if bad records become dead letters, for a reader that does not report their places."""
+        if self.dead_letter is not None:
+            raise ConfigError(
+                f"on_bad is {self.on_bad}, and {reader} cannot report exactly which records it leaves out: use run or open "
+                "without Spark, a table or a sink; or on_bad='keep'"
             )
 
     @property
@@ -325,7 +340,7 @@ class StoredWindow(Stored, frozen=True):
     allow_future_cutoff: bool
     values: StoredFormat | None
     keys: StoredFormat | None
-    on_bad: OnBad
+    on_bad: Text
     flatten: bool
 
     @property
