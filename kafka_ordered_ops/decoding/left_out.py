@@ -37,9 +37,9 @@ class LeftOut:
     def add(self, window: int, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         """Note rows of a batch; raise `DecodeError` if there are too many."""
         rows = batch.take(pa.array(sorted(reasons), pa.int64()))
-        topics, partitions, offsets = (rows.column(name).to_pylist() for name in _PLACE)
+        columns: list[list[Any]] = [rows.column(name).to_pylist() for name in _PLACE]
         texts = [_cut(reasons[row]) for row in sorted(reasons)]
-        bad = [BadRecord(*place) for place in zip(topics, partitions, offsets, texts, strict=True)]
+        bad = [BadRecord(*place) for place in zip(*columns, texts, strict=True)]
         with self._lock:
             records = self._records[window]
             records += bad

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -428,25 +429,20 @@ def test_an_unknown_outcome_writes_them_once(
     fill(broker)
     calls: list[int] = []
 
-    class Producer(transaction.Producer):  # type: ignore[misc]
+    class Producer(confluent_kafka.Producer):
         def commit_transaction(self, *args: Any) -> None:
             calls.append(len(calls))
             if len(calls) != 2 or stored:
                 super().commit_transaction(*args)
             if len(calls) == 2:
-                raise transaction.KafkaException(_timed_out())
+                timed_out = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT)
+                raise confluent_kafka.KafkaException(timed_out)
 
     monkeypatch.setattr(transaction, "Producer", Producer)
     service(broker).run(window(broker), tmp_path / "lake", window_id="w")
     assert len(calls) >= 3
     assert places(broker) == BAD
     assert len(ids(tmp_path / "lake")) == 4
-
-
-def _timed_out() -> Any:
-    from confluent_kafka import KafkaError
-
-    return KafkaError(KafkaError._TIMED_OUT)
 
 
 def test_the_records_are_read_once(
