@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.dead_letters import DeadLetter as DeadLetter
     from kafka_ordered_ops.core.window.formats import Avro as Avro
     from kafka_ordered_ops.core.window.formats import Debezium as Debezium
     from kafka_ordered_ops.core.window.formats import Framing as Framing
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: The module of each public name.
 _HOMES = {
     "Avro": "core.window.formats",
+    "DeadLetter": "core.window.dead_letters",
     "Debezium": "core.window.formats",
     "Framing": "core.window.formats",
     "Json": "core.window.formats",

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError, DecodeError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.window.dead_letters import DeadLetter
 from kafka_ordered_ops.core.window.formats import (
     Avro,
     Debezium,
@@ -45,6 +46,10 @@ _REASON_MAX: Final = 500
 DECODED_ROWS: Final = 10_000
 
 
+#: Takes a batch, and the reasons why rows of it are left out, by their numbers.
+LeaveOut = Callable[[pa.RecordBatch, Mapping[int, str]], object]
+
+
 class _Reader(Protocol):
     """Decodes the values of one column."""
 
@@ -70,7 +75,7 @@ class Decoder:
 
     values: Format | None
     keys: Format | None
-    on_bad: OnBad = OnBad.FAIL
+    on_bad: OnBad | DeadLetter = OnBad.FAIL
     flatten: bool = False
     registry: RegistryClient | None = None
 
@@ -98,15 +103,23 @@ class Decoder:
             )
         return pa.schema(fields)
 
-    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the columns of `schema_of`; raise `DecodeError`, or as the registry does."""
+    def decoded(self, batch: pa.RecordBatch, leave_out: LeaveOut | None = None) -> pa.RecordBatch:
+        """Return a batch with the columns of `schema_of`; raise `DecodeError`, or as the registry does.
+
+        Bad rows that become dead letters are left out, and passed to `leave_out`. Without it, they raise as well.
+        """
         fields: list[_Field] = []
         arrays: list[_Array] = []
+        bad: dict[int, str] | None = None if leave_out is None else {}
         for part, array in zip(batch.schema, batch.columns, strict=True):
             column = self._columns.get(part.name)
             fields += [part] if column is None else column.fields(part)
-            arrays += [array] if column is None else column.arrays(batch, array)
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            arrays += [array] if column is None else column.arrays(batch, array, bad)
+        decoded = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        if leave_out is None or not bad:
+            return decoded
+        leave_out(batch, bad)
+        return decoded.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made for this process.
@@ -258,7 +271,7 @@ class _Column:
 
     name: str
     reader: _Reader
-    on_bad: OnBad
+    on_bad: OnBad | DeadLetter
     flatten: bool
 
     @property
@@ -286,8 +299,10 @@ class _Column:
             fields += [pa.field(raw, column.type), pa.field(reason, pa.string())]
         return fields
 
-    def arrays(self, batch: pa.RecordBatch, column: _Array) -> list[_Array]:
-        """Return the arrays of `fields`; raise `DecodeError`."""
+    def arrays(
+        self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, str] | None
+    ) -> list[_Array]:
+        """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`."""
         rows: list[Any] = []
         reasons: dict[int, str] = {}
         tombstones = self.tombstones
@@ -301,7 +316,11 @@ class _Column:
             except BadValueError as error:
                 reasons[row] = str(error)[:_REASON_MAX]
             rows.append(value)
-        if reasons and self.on_bad is OnBad.FAIL:
+        if isinstance(self.on_bad, DeadLetter) and left_out is not None:
+            for row, reason in reasons.items():
+                earlier = f"{left_out[row]}; " if row in left_out else ""
+                left_out[row] = f"{earlier}the {self.name} cannot be decoded: {reason}"
+        elif reasons and self.on_bad is not OnBad.KEEP:
             raise _decode_error(self.name, batch, reasons)
         decoded: Any = pa.array(rows, self.reader.arrow)
         arrays = decoded.flatten() if self.flat else [decoded]

@@ -83,12 +83,17 @@ class WindowJob:
         """Raise for a job that cannot run, before its windows are planned and hold their records.
 
         Raises:
-            ConfigError: the job, the destination, the engine, Spark's settings; or a window that does not fit the folder.
+            ConfigError: the job, the destination, the engine, Spark's settings; or a window that does not fit the folder, or
+                whose bad records the job cannot leave out.
             SinkError: the folder's file system fails.
         """
         self.check_form()
         self._check_combination()
         folder, application = self.folder, self._application
+        windows = list(windows)
+        if application is not None or self._has_spark or self._sink is not None:
+            for window in windows:
+                window.check_no_dead_letters("Spark or a sink of another program")
         if folder is not None:
             check_partitioned(folder.partition_by, folder.root, windows)
         if application is not None or self._has_spark:

@@ -14,10 +14,12 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.host import Stop
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
 from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.spec.job_outputs import with_letters
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.decoding.decoder import Decoder
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
@@ -39,6 +41,8 @@ class OpenWindow:
         self._is_closed = False
         #: The records' facts, once all records were returned.
         self.facts: Mapping[str, Any] | None = None
+        #: The records that were left out, once all were read.
+        self._dead_letters: DeadLetters | None = None
 
     @property
     def plan(self) -> WindowPlan:
@@ -85,7 +89,8 @@ class OpenWindow:
         beyond 256 MiB wait in a temporary folder, beside the `output` folder if there is one.
 
         Columns: ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``,
-        ``value``, ``headers``, ``late``; values and keys decoded as the window says.
+        ``value``, ``headers``, ``late``; values and keys decoded as the window says. Without the records that become
+        dead letters: the window is committed only if one call was read to its end.
 
         Args:
             ordered: by (timestamp, topic, partition, offset). Otherwise in the order of arrival, each partition by
@@ -97,13 +102,18 @@ class OpenWindow:
             DecodeError: a value cannot be decoded.
             ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
         """
+        from kafka_ordered_ops.decoding.left_out import LeftOut
         from kafka_ordered_ops.output.writing.window_batches import read_batches
 
         check_flag(ordered, what="ordered")
         self._check_open()
 
+        limit = self.plan.window.dead_letter
+        left_out = None if limit is None else LeftOut(limit)
+
         def finished(facts: Mapping[str, Any]) -> None:
             self.facts = facts
+            self._dead_letters = None if left_out is None else left_out.letters()
 
         resources = ExitStack()
         stream = _Stream(
@@ -116,6 +126,7 @@ class OpenWindow:
                 progress=self.windows.progress(),
                 finished=finished,
                 decoder=self._decoder,
+                left_out=left_out,
             ),
             self._schema,
             resources,
@@ -197,7 +208,9 @@ class OpenWindow:
 
     def outputs(self, returned: Any) -> list[Staged]:
         """Return the outputs of the block or function; see `job_outputs.outputs_of`."""
-        return self.windows.outputs(returned, self.facts)
+        return with_letters(
+            self.plan, self.windows.outputs(returned, self.facts), self._dead_letters
+        )
 
     def close(self) -> None:
         """End running reads, and remove their temporary files."""

@@ -31,6 +31,11 @@ from typing import Any, Final, Literal, Self, TypeVar
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
+from kafka_ordered_ops.core.window.dead_letters import (
+    DeadLetters,
+    StoredDeadLetters,
+    with_dead_letters,
+)
 from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.partition import (
     check_partition_by,
@@ -99,6 +104,8 @@ class Layout:
     replaces: tuple[str, ...] = ()
     #: Whether it may replace an output with more rows.
     allow_fewer: bool = False
+    #: The records that the job has left out, if the window's bad records become dead letters.
+    dead_letters: DeadLetters | None = None
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -207,7 +214,7 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON for the ledger, enough to publish from another process."""
-        return {
+        result = {
             "version": OUTPUT_VERSION,
             "root": self.root,
             "window_id": self.window_id,
@@ -223,13 +230,16 @@ class Layout:
             "holding": None if self.holding is None else self.holding.to_json(),
             "partition": self.partition,
         }
+        return with_dead_letters(result, self.dead_letters)
 
     @classmethod
     def from_json(cls, value: Any, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         stored = _Stored.parse(value, "output")
         try:
-            return cls(**stored.fields(), storage_options=storage_options)
+            letters = None if stored.dead_letters is None else stored.dead_letters.value
+            fields = stored.fields(dead_letters=letters)
+            return cls(**fields, storage_options=storage_options)
         except ConfigError as error:
             raise JsonError(str(error)) from error
 
@@ -253,7 +263,8 @@ class Layout:
     def marker(self) -> bytes:
         """Return the content of the marker."""
         # Without the root: a table may be moved as a whole.
-        content = {name: value for name, value in self.to_json().items() if name != "root"}
+        own = replace(self, dead_letters=None).to_json()
+        content = {name: value for name, value in own.items() if name != "root"}
         return strict_json.dumps(content).encode()
 
     def own_marker(self, files: Folders, folder: str) -> Self | None:
@@ -377,6 +388,7 @@ class _Stored(Stored, frozen=True, rename={"group_id": "group", "ledger_id": "le
     group_id: Text | None
     holding: Holding | None
     partition: Text | None
+    dead_letters: StoredDeadLetters | None = None
 
 
 def check_marker_version(value: Any, what: str) -> None:

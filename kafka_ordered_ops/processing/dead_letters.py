@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
+from kafka_ordered_ops.core.dead_letter_headers import headers_about
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.new_record import NewRecord, as_records
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.kafka.rights import check_may_write
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.processing.work_queue import Result
-
-#: The prefix of the added headers.
-PREFIX: Final = "koo."
-#: The client refuses records above 1 MB: a long error text must not prevent the write.
-TEXT_BYTES_MAX: Final = 4_000
 
 
 def dead_letter(topic: str, result: Result) -> NewRecord:
@@ -34,8 +29,8 @@ def dead_letter(topic: str, result: Result) -> NewRecord:
         "error_type": type(error).__qualname__,
         "error": _text_of(error),
     }
-    added = tuple((PREFIX + name, _encoded(text)) for name, text in facts.items())
-    return NewRecord(topic, record.key, record.value, (*record.headers, *added))
+    headers = (*record.headers, *headers_about(facts))
+    return NewRecord(topic, record.key, record.value, headers)
 
 
 def outputs_with_dead_letters(
@@ -81,9 +76,3 @@ def _text_of(error: BaseException | None) -> str:
         return str(error)
     except BaseException:  # noqa: BLE001 - the user's class; its name is in another header
         return ""
-
-
-def _encoded(text: str) -> bytes:
-    """Return the text as UTF-8, truncated between characters."""
-    cut = text.encode(errors="replace")[:TEXT_BYTES_MAX]
-    return cut.decode(errors="ignore").encode()

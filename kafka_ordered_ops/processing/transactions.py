@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Final
 
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.dead_letter_headers import PREFIX
 from kafka_ordered_ops.core.errors import CommitUnknownError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD
 from kafka_ordered_ops.core.processing.outputs import Pending, Written
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import TransactionsDoor
-from kafka_ordered_ops.processing.dead_letters import PREFIX
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 
 #: Long enough to write as many outputs as may be held, on a slow network. Nothing is read meanwhile.

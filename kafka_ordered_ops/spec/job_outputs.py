@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.errors import SinkError, WindowMismatchError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowMismatchError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.writing.reported import Reported
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.windows import Staged
 
 
@@ -60,6 +62,34 @@ def outputs_of(
             window_id=plans[0].window_id,
         )
     return [Reported.of(returned, facts) for _ in plans]
+
+
+def with_letters(
+    plan: WindowPlan, outputs: Sequence[Staged], letters: DeadLetters | None
+) -> list[Staged]:
+    """Return a window's outputs with the records that its reading has left out.
+
+    Raises:
+        ConfigError: nothing was read to its end, so that these records are not known; or the output cannot name them.
+    """
+    if plan.window.dead_letter is None or not plan.offsets:
+        return list(outputs)
+    if letters is None and all(getattr(output, "dead_letters", None) for output in outputs):
+        # The caller has staged the window.
+        return list(outputs)
+    if letters is None:
+        raise ConfigError(
+            f"{windows_text([plan])}: its records were not read to their end, so it is not known which of them become dead letters. "
+            "Nothing was committed: read all batches of one to_batches() or to_arrow(), or use on_bad='keep'"
+        )
+    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
+
+    if not all(isinstance(output, StagedOutput | Reported) for output in outputs):
+        raise ConfigError(
+            f"{windows_text([plan])}: the output of another sink cannot name the records that become dead letters. Nothing was "
+            "committed: write to a folder, report JSON, or use on_bad='keep'"
+        )
+    return [replace(output, dead_letters=letters) for output in outputs]  # type: ignore[type-var]
 
 
 def _staged_in(returned: Any) -> Sequence[Staged] | None:

@@ -57,7 +57,9 @@ from kafka_ordered_ops.core.group.ledger_rules import (
 )
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.group.turn import GroupTurn
+from kafka_ordered_ops.core.processing.new_record import NewRecord
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.testing.appending import append_record
 from kafka_ordered_ops.testing.cluster import Cluster, GroupLock
 from kafka_ordered_ops.testing.log import TransactionState
 from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -380,7 +382,9 @@ class MemoryLedger:
             lost = cluster.lost_answers if may_lose else None
             try:
                 self._store(cluster, group_id, change, offsets, arrives=lost is None or lost.stored)
-            except UnknownTopicError:
+            except UnknownTopicError as error:
+                if {record.topic for record in change.dead_letters} & set(error.topics):
+                    raise
                 # The topic was deleted since it was read. Brokers refuse the commit, and the next attempt omits the topic.
                 return _Answer.OVERTAKEN
         if lost is None:
@@ -401,7 +405,7 @@ class MemoryLedger:
         """Write ledger records and committed offsets in one transaction."""
         # Encode before the transaction begins, as with brokers: an invalid record leaves no transaction open.
         messages = list(self._readings[group_id].fold.messages(change))
-        self._append(cluster, group_id, messages, offsets, arrives=arrives)
+        self._append(cluster, group_id, messages, offsets, change.dead_letters, arrives=arrives)
 
     def _append(
         self,
@@ -409,6 +413,7 @@ class MemoryLedger:
         group_id: str,
         messages: Iterable[LedgerMessage],
         offsets: dict[TopicPartition, CommittedOffset],
+        dead_letters: Iterable[NewRecord] = (),
         *,
         arrives: bool,
     ) -> None:
@@ -426,6 +431,8 @@ class MemoryLedger:
                     headers=encoded,
                     transaction=transaction,
                 )
+            for record in dead_letters:
+                append_record(cluster, record, transaction)
             cluster.commit(group_id, offsets, transaction)
             if arrives:
                 end = TransactionState.COMMITTED

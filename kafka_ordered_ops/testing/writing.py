@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, RecordTooLargeError
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.processing.new_record import REFUSED_RECORD, NewRecord, OnStored, Report
 from kafka_ordered_ops.core.processing.record import RecordMetadata
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.testing.cluster import Cluster, partition_of_key
+from kafka_ordered_ops.testing.appending import append_record
 from kafka_ordered_ops.testing.log import TransactionFate, TransactionState
 from kafka_ordered_ops.testing.membership import MemoryMember
 from kafka_ordered_ops.testing.registry import reach
-
-#: Kafka's default for ``max.message.bytes``, and the approximate overhead of a batch of one record.
-_MESSAGE_BYTES_MAX: Final = 1_048_588
-_FRAME_BYTES: Final = 70
 
 
 class MemoryWriter:
@@ -53,7 +48,7 @@ class MemoryWriter:
         while self._sent:
             record, report, on_stored = self._sent.popleft()
             try:
-                stored = _append(reach(self._name), record)
+                stored = append_record(reach(self._name), record)
             except KafkaOrderedOpsError as error:
                 report(error)
             else:
@@ -95,7 +90,7 @@ class MemoryTransactions:
             try:
                 for record in records:
                     try:
-                        written.append(_append(cluster, record, transaction))
+                        written.append(append_record(cluster, record, transaction))
                     except KafkaOrderedOpsError as error:
                         setattr(error, REFUSED_RECORD, record)
                         raise
@@ -112,34 +107,3 @@ class MemoryTransactions:
         """Return whether these offsets are committed."""
         stored = self._member.committed(sorted(offsets))
         return all(stored[tp] == committed for tp, committed in offsets.items())
-
-
-def _append(
-    cluster: Cluster, record: NewRecord, transaction: TransactionFate | None = None
-) -> RecordMetadata:
-    with cluster.changed:
-        topic = cluster.topic(record.topic)
-        limit = int(topic.config.get("max.message.bytes", _MESSAGE_BYTES_MAX))
-        headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
-        size = _FRAME_BYTES + len(record.key or b"") + len(record.value or b"") + headers
-        if size > limit:
-            raise RecordTooLargeError(
-                f"a record is too large ({record}): {size} bytes, and {record.topic} takes {limit} (max.message.bytes)"
-            )
-        if record.key is None and "compact" in topic.config.get("cleanup.policy", ""):
-            raise BrokerError(
-                f"Kafka refuses a record ({record}): a compacted topic takes no record without a key",
-                code="INVALID_RECORD",
-            )
-        partition = record.partition
-        if partition is None:
-            partition = partition_of_key(record.key, len(topic.logs))
-        offset = cluster.append(
-            TopicPartition(record.topic, partition),
-            key=record.key,
-            value=record.value,
-            timestamp_ms=record.timestamp_ms,
-            headers=record.headers,
-            transaction=transaction,
-        )
-    return RecordMetadata(record.topic, partition, offset)

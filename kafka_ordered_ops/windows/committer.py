@@ -37,6 +37,7 @@ from kafka_ordered_ops.windows.checks import (
     present,
     until_decided,
 )
+from kafka_ordered_ops.windows.dead_letters import CommitLetters, ReadLetters
 from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results, publish_each
 
 #: A decision about one window.
@@ -55,11 +56,18 @@ class Committer:
     """Commit windows of one group; the part of the service that moves its progress."""
 
     def __init__(
-        self, group_id: str, lookup: LookupDoor, ledger: LedgerDoor, *, clock: Callable[[], float]
+        self,
+        group_id: str,
+        lookup: LookupDoor,
+        ledger: LedgerDoor,
+        *,
+        read_letters: ReadLetters,
+        clock: Callable[[], float],
     ) -> None:
         self._group = group_id
         self._lookup = lookup
         self._ledger = ledger
+        self._read_letters = read_letters
         self._clock = clock
         #: The group's topics at the last commit: each commit repeats the offsets of all of them.
         self._topics: frozenset[str] = frozenset()
@@ -117,9 +125,11 @@ class Committer:
         # A committed window stays committed, whatever happened to its topics since: it needs no facts.
         asks = any(plan.status.is_open for plan in plans)
         refusal: KafkaOrderedOpsError | None = None
+        letters = CommitLetters(plans, self._read_letters)
 
         def prepare() -> Decision:
-            # 2a. Before the fence: topics, logs and members.
+            # 2a. Before the fence: topics, logs and members, and records that become dead letters.
+            letters.prepare()
             return partial(decide, facts=self._look(plans) if asks else None)
 
         def decide(view: GroupView, committed: CommittedOffsets, facts: _Facts | None) -> Outcome:
@@ -144,7 +154,8 @@ class Committer:
             # 2b. Inside it: the outputs are recorded.
             written = in_turn(view, steps)
             try:
-                return in_turn(view, [*steps, commit])
+                outcome = in_turn(view, [*steps, commit])
+                return letters.with_records(outcome) if isinstance(outcome, Change) else outcome
             except KafkaOrderedOpsError as error:
                 if not isinstance(written, Change):
                     raise
@@ -198,6 +209,7 @@ class Committer:
     def split(self, plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
         """See `OrderedWindows.split`."""
         check_committable(self._group, plan)
+        plan.window.check_no_dead_letters("a job on a part of a window")
         parts = splitting.shares(plan, count)
         now_ms = self._now_ms()
         self._change([plan], lambda view, _: splitting.split(view, plan, count, now_ms=now_ms))

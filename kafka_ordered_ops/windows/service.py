@@ -42,6 +42,7 @@ from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.windows.checks import check_list
 from kafka_ordered_ops.windows.committer import Committer
+from kafka_ordered_ops.windows.dead_letters import check_topic, letters_reader
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
@@ -122,6 +123,9 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         self.settings = settings
         self.group_id = group_id
         self._clock = clock
+        self._check_dead_letters = partial(
+            check_topic, settings=settings, ledger_topic=ledger_topic, timeout_s=lookup_timeout_s
+        )
         self._lookup = open_lookup(settings, timeout_s=lookup_timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
         gate = Gate(
@@ -142,9 +146,15 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
             owner=owner,
             clock=clock,
             pause=gate.pause,
-            fixed=partial(fixed_formats, settings=settings),
+            fixed=self._fixed,
         )
-        self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
+        self._committer = Committer(
+            group_id,
+            self._lookup,
+            self._ledger,
+            read_letters=letters_reader(settings, stall_timeout_s),
+            clock=clock,
+        )
         mover = GroupMover(group_id, self._lookup, self._ledger, lookup_timeout_s=lookup_timeout_s)
         self._keeper = Maintenance(mover, clock=clock)
         self._resets = OffsetResets(mover, settings, clock=clock)
@@ -264,6 +274,11 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         return self._committer.report(
             part, result if isinstance(result, Mapping) else told_by(part, result)
         )
+
+    def _fixed(self, window: Window) -> Window:
+        """Return a window with the schemas of now; raise if its dead letters could not be written."""
+        self._check_dead_letters(window, lookup=self._lookup)
+        return fixed_formats(window, self.settings)
 
     # --- after planning --------------------------------------------------------------------
 

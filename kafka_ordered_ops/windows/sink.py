@@ -18,6 +18,7 @@ from kafka_ordered_ops.windows.checks import (
     check_result,
     check_same_length,
 )
+from kafka_ordered_ops.windows.dead_letters import check_reported
 
 #: The methods of an output.
 _STAGED: Final = ("to_json", "publish", "discard")
@@ -113,12 +114,14 @@ def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, An
         ConfigError: there are more or fewer results than plans.
         WindowMismatchError: a result is of another window, claim, group or part.
         SinkError: a value is not a result.
+        ConfigError: a result does not say which records become dead letters.
     """
     _check_list(results)
     check_same_length(plans, results, what="results")
     for plan, result in zip(plans, results, strict=True):
         check_result(result)
         check_identity(plan, result)
+        check_reported(plan, result)
 
 
 def publish_each(outputs: Sequence[Staged]) -> None:

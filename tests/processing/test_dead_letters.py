@@ -16,10 +16,11 @@ from kafka_ordered_ops import (
     RecordTooLargeError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.dead_letter_headers import TEXT_BYTES_MAX
 from kafka_ordered_ops.core.processing.failures import FixedBackoff
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.processing import Processor, Record
-from kafka_ordered_ops.processing.dead_letters import TEXT_BYTES_MAX, dead_letter
+from kafka_ordered_ops.processing.dead_letters import dead_letter
 from kafka_ordered_ops.processing.work_queue import Result
 from tests.support.guarded import Guarded, right
 from tests.support.guarded import guarded as guarded

@@ -105,6 +105,7 @@ class PlanWindowOperator(PlanTask):
         """Plan the window, and return its facts."""
         with errors_for_airflow():
             times = self.times_of(context)
+            self.window_of(times).check_no_dead_letters("a job in another task")
             with self.open_windows(context) as windows:
                 plan = self.plan(windows, context, times)
                 if plan.status.is_done:

@@ -16,7 +16,6 @@ from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnForeignCommit, OnOpenClaim
-from kafka_ordered_ops.core.window.formats import OnBad
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -116,13 +115,15 @@ class WindowOptions(Looking, Topics):
         ),
     ] = None
     on_bad: Annotated[
-        OnBad,
+        str,
         typer.Option(
             "--on-bad",
             rich_help_panel=RECORDS,
-            help="What to do with a value that cannot be decoded. keep adds columns with its bytes and the reason.",
+            metavar="fail|keep|dead_letter:TOPIC",
+            help="What to do with a value that cannot be decoded. keep adds columns with its bytes and the reason; dead_letter "
+            "writes the record to a topic.",
         ),
-    ] = OnBad.FAIL
+    ] = "fail"
     flatten: Annotated[
         bool,
         typer.Option(

@@ -137,7 +137,7 @@ class Sink(Storage):
                 raise type(error)(
                     f"{error}. Or use --engine local, which needs no Spark"
                 ) from error
-        job.check(settings, group_id)
+        job.check(settings, group_id, questions)
 
     def opened(
         self, settings: ClientSettings, windows: Sequence[Window] = ()

@@ -28,6 +28,7 @@ from kafka_ordered_ops.core.group.reports import Pruned as Pruned
 from kafka_ordered_ops.core.group.reports import StoredReports
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.processing.new_record import NewRecord
 from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, Texts
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import (
@@ -381,6 +382,8 @@ class Change:
     forgotten_records: Mapping[str, Forgotten] = field(default_factory=dict)
     #: Processed offsets of planned windows, by id.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
+    #: Records that the committed windows have left out.
+    dead_letters: tuple[NewRecord, ...] = ()
 
     @property
     def finished(self) -> frozenset[str]:

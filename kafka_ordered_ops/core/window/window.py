@@ -35,6 +35,7 @@ from kafka_ordered_ops.core.window.bounds import (
     StartingOffsets,
     as_starting_offsets,
 )
+from kafka_ordered_ops.core.window.dead_letters import DeadLetter, as_on_bad
 from kafka_ordered_ops.core.window.formats import Format, OnBad
 from kafka_ordered_ops.core.window.stored_formats import (
     GivenFormat,
@@ -72,7 +73,8 @@ class Window:
             whatever type the schema has. None leaves bytes. Also as text: ``avro``, ``avro:SUBJECT``, ``json:id int64``.
         keys: the same for the column ``key``.
         on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
-            ``value_raw`` with the bytes and ``value_error`` with the reason.
+            ``value_raw`` with the bytes and ``value_error`` with the reason. `DeadLetter` leaves such records out, and writes
+            them to a topic in the transaction of the commit; as text, ``dead_letter:TOPIC``.
         flatten: put the fields of a struct in its place.
 
     Raises:
@@ -93,7 +95,7 @@ class Window:
     sweep: bool
     values: Format | None
     keys: Format | None
-    on_bad: OnBad
+    on_bad: OnBad | DeadLetter
     flatten: bool
 
     def __init__(
@@ -114,7 +116,7 @@ class Window:
         sweep: bool = False,
         values: GivenFormat | None = None,
         keys: GivenFormat | None = None,
-        on_bad: OnBad | str = OnBad.FAIL,
+        on_bad: OnBad | DeadLetter | str = OnBad.FAIL,
         flatten: bool = False,
     ) -> None:
         checked = {
@@ -135,7 +137,7 @@ class Window:
             "sweep": check_flag(sweep, what="sweep"),
             "values": if_literal(values, partial(as_format, what="values")),
             "keys": if_literal(keys, partial(as_format, what="keys")),
-            "on_bad": if_literal(on_bad, partial(check_choice, kind=OnBad, what="on_bad")),
+            "on_bad": if_literal(on_bad, as_on_bad),
             "flatten": check_flag(flatten, what="flatten"),
         }
         for name, value in checked.items():
@@ -187,6 +189,19 @@ class Window:
             raise ConfigError(
                 f"the window says how values are encoded, and {reader} returns bytes: leave values and keys out of the Window, and "
                 "decode them there"
+            )
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Where records go that cannot be decoded; None if they stay, or stop the window."""
+        return self.on_bad if self.is_decoded and isinstance(self.on_bad, DeadLetter) else None
+
+    def check_no_dead_letters(self, reader: str) -> None:
+        """Raise `ConfigError` if bad records become dead letters, for a reader that does not report their places."""
+        if self.dead_letter is not None:
+            raise ConfigError(
+                f"on_bad is {self.on_bad}, and {reader} cannot report exactly which records it leaves out: use run or open "
+                "without Spark, a table or a sink; or on_bad='keep'"
             )
 
     @property
@@ -324,7 +339,7 @@ class StoredWindow(Stored, frozen=True):
     allow_future_cutoff: bool
     values: StoredFormat | None
     keys: StoredFormat | None
-    on_bad: OnBad
+    on_bad: Text
     flatten: bool
 
     @property

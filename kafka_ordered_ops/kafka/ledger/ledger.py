@@ -252,7 +252,7 @@ class Ledger:
         offsets = offsets_to_commit(outcome, ledger_id=self._topic.id or "")
         outcome = with_written_only(outcome, view.state, offsets)
         # Encoded before the transaction begins, whose timeout starts with the first message.
-        transaction.store(list(log.messages(outcome)), offsets)
+        transaction.store(list(log.messages(outcome)), offsets, outcome.dead_letters)
         return outcome.applied_to(view)
 
     def turn(self, group_id: str) -> GroupTurn:

@@ -12,12 +12,14 @@ from confluent_kafka import KafkaException, Producer
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.group.ledger.records import LedgerMessage
 from kafka_ordered_ops.core.group.ledger_rules import CALL_TIMEOUT_S, transactional_id
+from kafka_ordered_ops.core.processing.new_record import NewRecord
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.calls import waits_for
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
 from kafka_ordered_ops.kafka.ledger.topic import LedgerTopic
-from kafka_ordered_ops.kafka.ledger.writing import produce, warm_up
+from kafka_ordered_ops.kafka.ledger.writing import produce, warm_up, write_all
 from kafka_ordered_ops.kafka.offsets.committed_offsets import send_offsets_to_transaction
+from kafka_ordered_ops.kafka.record_writer import PROPAGATION_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: The time for aborting a failed transaction, which only shortens the wait of others.
@@ -64,6 +66,8 @@ class FencedTransaction:
                 transactional_id=transactional_id(self._cluster_id(), self.group_id),
                 # Plans are repetitive JSON, and every new process reads all remaining ones.
                 compression_type="lz4",
+                # Before the transaction's timeout, which would hide the reason.
+                topic_metadata_propagation_max_ms=round(PROPAGATION_S * 1_000),
             )
             self._producer = open_client(Producer, config, self._reasons)
             waits_for("the coordinator of the group's transactions")
@@ -80,11 +84,12 @@ class FencedTransaction:
         self,
         messages: Sequence[LedgerMessage],
         offsets: Mapping[TopicPartition, CommittedOffset],
+        dead_letters: Sequence[NewRecord] = (),
     ) -> None:
-        """Write ledger records and committed offsets, all or nothing."""
+        """Write ledger records, dead letters and committed offsets, all or nothing."""
         producer = self.connect()
         try:
-            self._write(producer, messages, offsets)
+            self._write(producer, messages, offsets, dead_letters)
         except BaseException:
             if not self.outcome_unknown:
                 # Otherwise readers of the group's offsets wait for the transaction's timeout.
@@ -97,11 +102,13 @@ class FencedTransaction:
         producer: Producer,
         messages: Sequence[LedgerMessage],
         offsets: Mapping[TopicPartition, CommittedOffset],
+        dead_letters: Sequence[NewRecord],
     ) -> None:
         where = self._topic.partition_of(self.group_id)
         producer.begin_transaction()
         for message in messages:
             produce(producer, where, message, deadline=self.deadline)
+        write_all(producer, dead_letters, self._reasons, timeout_s=self.call_timeout_s())
         if offsets:
             send_offsets_to_transaction(
                 producer, self.group_id, offsets, timeout_s=self.call_timeout_s()

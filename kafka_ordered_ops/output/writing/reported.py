@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.window.dead_letters import (
+    DeadLetters,
+    dead_letters_in,
+    with_dead_letters,
+)
 from kafka_ordered_ops.output.versions import check_output_version
 
 if TYPE_CHECKING:
@@ -27,10 +32,13 @@ class Reported:
     """The result of a job with its own sink: there is nothing to publish."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
+    #: The records that the job has not seen, because they become dead letters.
+    dead_letters: DeadLetters | None = None
 
     def to_json(self) -> Mapping[str, Any]:
         """Return versioned JSON: what the ledger stores."""
-        return {"version": _VERSION, "reported": dict(self.result)}
+        result = {"version": _VERSION, "reported": dict(self.result)}
+        return with_dead_letters(result, self.dead_letters)
 
     def publish(self) -> None:
         """Do nothing: the job has published its output."""
@@ -50,7 +58,7 @@ class Reported:
         reported = result.get("reported")
         if result.get("version") != _VERSION or not isinstance(reported, Mapping):
             return None
-        return cls(reported)
+        return cls(reported, dead_letters_in(result))
 
     @classmethod
     def of(cls, returned: Any, facts: Mapping[str, Any] | None = None) -> Reported:

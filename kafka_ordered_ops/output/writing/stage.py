@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ from kafka_ordered_ops.core.arguments import check_count, check_flag
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
-from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, decoder_of
+from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, LeaveOut, decoder_of
+from kafka_ordered_ops.decoding.left_out import LeftOut
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
@@ -98,7 +100,8 @@ def stage_windows(
     ``headers`` list<struct<key: string, value: binary>> (null if there are none), ``late`` bool. A window
     without records is one valid file without rows.
 
-    Values and keys are decoded as the windows say.
+    Values and keys are decoded as the windows say. With `DeadLetter`, bad records are left out, the result has their places,
+    and ``records`` does not count them.
 
     Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
     cutoff; null if the plan does not know them), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
@@ -140,6 +143,8 @@ def stage_windows(
     started = time.monotonic()
     decoder = decoder_of(plans[0].window, settings)
     schema = STAGE_SCHEMA if decoder is None else decoder.schema_of(STAGE_SCHEMA)
+    limit = plans[0].window.dead_letter
+    left_out = None if limit is None else LeftOut(limit, len(plans))
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     reader = open_reader(
         settings,
@@ -165,19 +170,24 @@ def stage_windows(
         sealed = []
         with StageFiles([draft.path for draft in drafts], drafts[0].files, schema) as files:
             for window, rows in tables:
-                files.write(window, rows if decoder is None else partial(_decoded, decoder, rows))
+                leave_out = None if left_out is None else partial(left_out.add, window)
+                files.write(
+                    window, rows if decoder is None else partial(_decoded, decoder, rows, leave_out)
+                )
             for window, draft in enumerate(drafts):
                 written = files.close(window)
                 elapsed_ms = round((time.monotonic() - started) * 1000)
-                facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
-                sealed.append(draft.seal(facts))
+                facts = {**tally.facts(window, left_out), **written, "elapsed_ms": elapsed_ms}
+                staged = draft.seal(facts)
+                letters = None if left_out is None else left_out.letters(window)
+                sealed.append(replace(staged, dead_letters=letters))
     return sealed
 
 
-def _decoded(decoder: Decoder, rows: Rows) -> pa.Table:
+def _decoded(decoder: Decoder, rows: Rows, leave_out: LeaveOut | None) -> pa.Table:
     """Return a file's rows decoded, in the thread that writes it."""
     table = rows()
-    batches = map(decoder.decoded, table.to_batches(DECODED_ROWS))
+    batches = (decoder.decoded(batch, leave_out) for batch in table.to_batches(DECODED_ROWS))
     return pa.Table.from_batches(batches, decoder.schema_of(table.schema))
 
 
@@ -201,11 +211,13 @@ class Tally:
         np.minimum.at(self._least, windows, timestamps_ms)
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
-    def facts(self, window: int) -> Facts:
-        """Return the counts of one window so far."""
+    def facts(self, window: int, left_out: LeftOut | None = None) -> Facts:
+        """Return the counts of one window so far; only ``records`` does not count those that are left out."""
         records, is_known = int(self._records[window]), self._tells_out_of_order[window]
+        bad = {} if left_out is None else {"dead_letters": left_out.count(window)}
         return {
-            "records": records,
+            **bad,
+            "records": records - bad.get("dead_letters", 0),
             "late": int(self._late[window]),
             "out_of_order": int(self._out_of_order[window]) if is_known else None,
             "timestamp_ms_min": int(self._least[window]) if records else None,

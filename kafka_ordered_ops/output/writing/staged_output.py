@@ -39,6 +39,7 @@ class StagedOutput(Layout):
         folder: the name of the folder that readers see; empty: named after the id alone.
         holding: the files that were written; None before `seal`.
         storage_options: credentials and settings of an object store.
+        dead_letters: the records that the job has left out.
         seen_published: whether `found` saw that readers see it.
 
     Raises:

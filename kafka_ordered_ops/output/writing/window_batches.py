@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.decoding.decoder import Decoder
+from kafka_ordered_ops.decoding.left_out import LeftOut
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -34,6 +36,7 @@ def read_batches(
     progress: Progress | None = None,
     finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
     decoder: Decoder | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the plan's records, in batches of `window_schema`, with at most a few hundred MiB in memory.
 
@@ -47,6 +50,7 @@ def read_batches(
         progress: called while records are read, with (offsets done, offsets in all).
         finished: called with the facts of the window once all records have been yielded.
         decoder: the columns of values and keys.
+        left_out: gets the records that are left out.
 
     Raises:
         DecodeError: a value cannot be decoded.
@@ -71,5 +75,8 @@ def read_batches(
         else (batch.records for batch in arriving)
     )
     # Last: bytes take less memory and disk than columns.
-    yield from batches if decoder is None else map(decoder.decoded, batches)
-    finished(tally.facts(0))
+    leave_out = None if left_out is None else partial(left_out.add, 0)
+    yield from (
+        batches if decoder is None else (decoder.decoded(batch, leave_out) for batch in batches)
+    )
+    finished(tally.facts(0, left_out))

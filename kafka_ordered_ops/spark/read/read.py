@@ -98,6 +98,7 @@ def read_windows(
     check_together(plans)
     check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
+    plans[0].window.check_no_dead_letters("Spark")
     decoder = decoder_of(plans[0].window, settings)
     if engine is Engine.LOCAL:
         frame = read_staged(reading, ordered=ordered, local_root=local_root)

@@ -1,0 +1,112 @@
+"""Records that cannot be decoded, and are written to a topic of their own in the transaction of their window's commit.
+
+A job leaves such records out of its output, and reports their places. The places are part of the result in the ledger, so
+that a retry which only commits still has them. The commit reads the records again and writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kafka_ordered_ops.core.arguments import check_choice, check_count, shown
+from kafka_ordered_ops.core.cluster.names import check_topic_names
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Count, Int32, JsonError, Stored, Text
+from kafka_ordered_ops.core.window.formats import OnBad
+
+#: The places and reasons of these records are at most 700 KB of JSON: a result in the ledger has at most 1 MiB.
+MAX_BAD: Final = 1_000
+REASON_BYTES_MAX: Final = 200
+
+#: The key among those of a result.
+_KEY: Final = "dead_letters"
+_TEXT: Final = re.compile(r"dead_letter:([^:]*)(?::([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Leave records that cannot be decoded out of the output, and write them to a topic as the window is committed.
+
+    As text: ``dead_letter:orders-bad``, or ``dead_letter:orders-bad:50`` with `max_bad`.
+
+    Args:
+        topic: an existing topic for them.
+        max_bad: a window with more of them fails, and nothing is committed or written.
+
+    Raises:
+        ConfigError: no name of a topic, or a number that is not from 1 to 1,000.
+    """
+
+    topic: str
+    max_bad: int = MAX_BAD
+
+    def __post_init__(self) -> None:
+        check_topic_names([self.topic], what="the topic for dead letters")
+        check_count(self.max_bad, what="max_bad", least=1, greatest=MAX_BAD)
+
+    def __str__(self) -> str:
+        limit = "" if self.max_bad == MAX_BAD else f":{self.max_bad}"
+        return f"dead_letter:{self.topic}{limit}"
+
+
+def as_on_bad(value: object) -> OnBad | DeadLetter:
+    """Return what happens to bad values, passed as such or as text; raise `ConfigError` for anything else."""
+    if isinstance(value, DeadLetter):
+        return value
+    if isinstance(value, str) and (parts := _TEXT.fullmatch(value)) is not None:
+        topic, limit = parts.groups()
+        return DeadLetter(topic) if limit is None else DeadLetter(topic, int(limit))
+    if isinstance(value, str) and value.startswith("dead_letter"):
+        raise ConfigError(f"on_bad is {shown(value)}: give dead_letter:TOPIC, or DeadLetter(TOPIC)")
+    return check_choice(value, OnBad, what="on_bad")
+
+
+class BadRecord(NamedTuple):
+    """The place of a record that cannot be decoded, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The records that a job has left out of a window's output, and the topic for them."""
+
+    topic: str
+    records: tuple[BadRecord, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"topic": self.topic, "records": [list(record) for record in self.records]}
+
+
+class StoredDeadLetters(Stored, frozen=True):
+    """The JSON of `DeadLetters`."""
+
+    topic: Text
+    records: tuple[tuple[Text, Int32, Count, Text], ...]
+
+    @property
+    def value(self) -> DeadLetters:
+        """The records."""
+        return DeadLetters(self.topic, tuple(BadRecord(*record) for record in self.records))
+
+
+def with_dead_letters(result: Mapping[str, Any], letters: DeadLetters | None) -> dict[str, Any]:
+    """Return a result that says which records were left out of the output; None changes nothing."""
+    return {**result, **({} if letters is None else {_KEY: letters.to_json()})}
+
+
+def dead_letters_in(result: object) -> DeadLetters | None:
+    """Return the records that a result says were left out; None if it says nothing about them."""
+    content = result.get(_KEY) if isinstance(result, Mapping) else None
+    try:
+        return None if content is None else StoredDeadLetters.parse(content, _KEY).value
+    except JsonError:
+        # A sink of another program may use the same key.
+        return None

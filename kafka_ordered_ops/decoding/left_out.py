@@ -1,0 +1,85 @@
+"""Collect the places of records that cannot be decoded, and are left out of the outputs of windows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import DecodeError
+from kafka_ordered_ops.core.window.dead_letters import (
+    REASON_BYTES_MAX,
+    BadRecord,
+    DeadLetter,
+    DeadLetters,
+)
+
+#: The bytes of a job's bad records: one transaction of ten seconds writes them, from memory.
+BYTES_MAX: Final = 16 * 1024**2
+
+
+class LeftOut:
+    """The records that one job leaves out of its windows; for any thread.
+
+    Args:
+        limit: what becomes of them, and how many a window may have.
+        windows: the number of windows.
+    """
+
+    def __init__(self, limit: DeadLetter, windows: int = 1) -> None:
+        self._limit = limit
+        self._records: list[list[BadRecord]] = [[] for _ in range(windows)]
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, window: int, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+        """Note rows of a batch; raise `DecodeError` if there are too many."""
+        rows = batch.take(pa.array(sorted(reasons), pa.int64()))
+        columns: list[list[Any]] = [rows.column(name).to_pylist() for name in _PLACE]
+        texts = [_cut(reasons[row]) for row in sorted(reasons)]
+        bad = [BadRecord(*place) for place in zip(*columns, texts, strict=True)]
+        with self._lock:
+            records = self._records[window]
+            records += bad
+            self._bytes += rows.nbytes
+            if len(records) > self._limit.max_bad:
+                raise _too_many(
+                    records, f"at least {len(records):,}, and max_bad is {self._limit.max_bad:,}"
+                )
+            if self._bytes > BYTES_MAX:
+                raise _too_many(
+                    records,
+                    f"more than {BYTES_MAX:,} bytes of them, which one transaction does not take",
+                )
+
+    def count(self, window: int = 0) -> int:
+        """Return how many records of a window are left out."""
+        return len(self._records[window])
+
+    def letters(self, window: int = 0) -> DeadLetters:
+        """Return the records of a window that has been read to its end."""
+        return DeadLetters(self._limit.topic, tuple(sorted(self._records[window])))
+
+
+#: Columns.
+_PLACE: Final = ("topic", "partition", "offset")
+
+
+def _cut(reason: str) -> str:
+    """Return a reason of limited length as JSON: it may quote the value."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in reason)
+    return plain.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+
+
+def _too_many(records: list[BadRecord], numbers: str) -> DecodeError:
+    first = min(records)
+    facts: dict[str, Any] = dict(zip(_PLACE, first, strict=False))
+    return DecodeError(
+        f"too many records cannot be decoded: {numbers}. The first: {first.topic}[{first.partition}] at offset "
+        f"{first.offset}: {first.reason}. Nothing was committed, and nothing written to the topic for dead letters. Fix the schema, "
+        "raise max_bad, or keep such records with on_bad='keep'",
+        **facts,
+        bad=len(records),
+    )

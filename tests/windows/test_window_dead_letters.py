@@ -1,0 +1,519 @@
+"""Records that cannot be decoded, in a topic of their own: each once, whatever happens around the commit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_ordered_ops import (
+    Application,
+    CommitUnknownError,
+    ConfigError,
+    DecodeError,
+    Earliest,
+    OrderedWindows,
+    RecordsLostError,
+    RecordTooLargeError,
+    UnknownTopicError,
+    Window,
+    stage_window,
+    stage_windows,
+)
+from kafka_ordered_ops.core.window import dead_letters
+from kafka_ordered_ops.decoding import DeadLetter, Json
+from kafka_ordered_ops.decoding import left_out as left_out_module
+from kafka_ordered_ops.kafka.ledger import transaction
+from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.windows import OrderedWindows as Service
+from kafka_ordered_ops.windows import dead_letters as letters_of_windows
+from tests.support.both_worlds import broker as broker
+from tests.support.both_worlds import memory as memory
+from tests.support.both_worlds import world as world
+from tests.support.windows_support import BASE_MS, at
+from tests.support.worlds import World
+
+
+class OwnSink:
+    """A sink of another program."""
+
+    def write(self, result: Any, plan: Any) -> Any:
+        """Is never called."""
+        raise AssertionError
+
+    def found(self, result: Any) -> None:
+        """Finds nothing."""
+
+
+JSON = Json(pa.schema([("id", pa.int64())]))
+CONTENT: list[Any] = [
+    (1, b'{"id": 1}', b'{"id": 1}', ()),
+    (2, b'{"id": 2}', b"{", (("h", b"1"), ("h", None), ("", b""))),
+    (3, b"nothing", b'{"id": 3}', ()),
+    (4, b"nothing", b"nothing", ()),
+    (5, None, None, ()),
+    (6, b'{"id": 6}', b'{"id": 6}', ()),
+]
+
+
+def fill(world: World) -> None:
+    """Writes three good records and three bad ones, and makes the topic for those."""
+    world.create("orders", 2)
+    world.create("bad")
+    world.write_content("orders", 0, CONTENT)
+    world.write_content("orders", 1, CONTENT[:1])
+
+
+def window(world: World, before: float = 100, **more: Any) -> Window:
+    """The window of a time, whose bad records go to the topic."""
+    options: dict[str, Any] = {"starting_offsets": Earliest(), "values": JSON, "keys": JSON}
+    options |= {"on_bad": DeadLetter(world.named("bad"))}
+    return world.window(before, **(options | more))
+
+
+def service(world: World) -> OrderedWindows:
+    """The service of the script's group."""
+    return OrderedWindows(world.settings, world.named("g"))
+
+
+def places(world: World) -> list[tuple[bytes, bytes]]:
+    """Where the dead letters come from, as they say themselves."""
+    facts = [
+        {header["key"]: header["value"] for header in row["headers"]} for row in world.stored("bad")
+    ]
+    return sorted((fact["koo.partition"], fact["koo.offset"]) for fact in facts)
+
+
+BAD = [(b"0", b"1"), (b"0", b"2"), (b"0", b"3")]
+
+
+def ids(folder: Path) -> list[Any]:
+    """The records of all windows that readers see."""
+    files = sorted(folder.glob("*/*.parquet"))
+    return [
+        value and value["id"]
+        for file in files
+        for value in pq.read_table(file)["value"].to_pylist()
+    ]
+
+
+def test_bad_records_are_written_as_they_were(world: World, tmp_path: Path) -> None:
+    """With the bytes, the headers and the time that they had, and where and why; the window has the others."""
+    fill(world)
+    result = service(world).run(window(world), tmp_path / "lake", window_id="w")
+    assert result.records == 4
+    assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
+    first, second, third = sorted(world.stored("bad"), key=lambda row: row["timestamp"])
+    assert [(row["key"], row["value"]) for row in (first, second, third)] == [
+        (b'{"id": 2}', b"{"),
+        (b"nothing", b'{"id": 3}'),
+        (b"nothing", b"nothing"),
+    ]
+    assert first["timestamp"].timestamp() * 1_000 == BASE_MS + 2_000
+    headers = [(header["key"], header["value"]) for header in first["headers"]]
+    assert headers[:3] == [("h", b"1"), ("h", None), ("", b"")]
+    facts = dict(headers[3:])
+    assert facts.pop("koo.error").startswith(b"the value cannot be decoded: ")
+    assert facts == {
+        "koo.topic": world.named("orders").encode(),
+        "koo.partition": b"0",
+        "koo.offset": b"1",
+        "koo.timestamp_ms": str(BASE_MS + 2_000).encode(),
+        "koo.group": world.named("g").encode(),
+        "koo.window_id": b"w",
+        "koo.error_type": b"DecodeError",
+    }
+    reasons = [dict(_pairs(row))["koo.error"].decode() for row in (second, third)]
+    assert [(text.count("the key cannot"), text.count("the value cannot")) for text in reasons] == [
+        (1, 0),
+        (1, 1),
+    ]
+
+
+def _pairs(row: dict[str, Any]) -> list[tuple[str, bytes]]:
+    return [(header["key"], header["value"]) for header in row["headers"]]
+
+
+def test_a_replay_and_a_second_run_write_none_again(world: World, tmp_path: Path) -> None:
+    """The window is committed once; its records are left out again."""
+    fill(world)
+    windows = service(world)
+    windows.run(window(world), tmp_path / "lake", window_id="w")
+    assert windows.run(window(world), tmp_path / "lake", window_id="w").outcome.startswith(
+        "already"
+    )
+    with Service(world.settings, world.named("g")) as steps:
+        plan = steps.replay("w")
+        steps.commit(plan, stage_window(plan, world.settings, tmp_path / "again"))
+    assert places(world) == BAD
+    assert len(ids(tmp_path / "again")) == 4
+
+
+def test_a_retry_that_only_commits_writes_them(world: World, tmp_path: Path) -> None:
+    """The places are in the ledger with the output, also when the retry would keep bad records."""
+    fill(world)
+    with Service(world.settings, world.named("g")) as steps:
+        plan = steps.plan(window(world), "w")
+        staged = stage_window(plan, world.settings, tmp_path / "lake")
+        steps.mark_written(plan, staged.to_json())
+    assert places(world) == []
+    result = service(world).run(window(world, on_bad="keep"), tmp_path / "lake", window_id="w")
+    assert (result.records, places(world)) == (4, BAD)
+
+
+def test_what_was_kept_is_no_dead_letter(world: World, tmp_path: Path) -> None:
+    """An output that an earlier attempt wrote with the bad records has them, whatever is asked for since."""
+    fill(world)
+    with Service(world.settings, world.named("g")) as steps:
+        plan = steps.plan(window(world, on_bad="keep"), "w")
+        staged = stage_window(plan, world.settings, tmp_path / "lake")
+        steps.mark_written(plan, staged.to_json())
+    result = service(world).run(window(world), tmp_path / "lake", window_id="w")
+    assert (result.records, places(world)) == (7, [])
+
+
+def test_windows_committed_together_each_have_theirs(world: World, tmp_path: Path) -> None:
+    """One transaction for both windows, and for the dead letters of both."""
+    fill(world)
+    with Service(world.settings, world.named("g")) as steps:
+        plans = steps.plan_many([window(world, 2.5), window(world)], ["early", "late"])
+        staged = stage_windows(plans, world.settings, tmp_path)
+        assert [output.facts["dead_letters"] for output in staged] == [1, 2]
+        steps.commit_many(plans, staged)
+    owners = [dict(_pairs(row))["koo.window_id"] for row in world.stored("bad")]
+    assert sorted(owners) == [b"early", b"late", b"late"]
+    assert places(world) == BAD
+
+
+def test_too_many_stop_the_window(world: World, tmp_path: Path) -> None:
+    """Nothing is committed and nothing written, until the limit or the schema is another one."""
+    fill(world)
+    windows = service(world)
+    limited = window(world, on_bad=f"dead_letter:{world.named('bad')}:2")
+    with pytest.raises(
+        DecodeError, match=r"at least 3, and max_bad is 2.*\[0\] at offset 1"
+    ) as failure:
+        windows.run(limited, tmp_path / "lake", window_id="w")
+    assert (failure.value.offset, failure.value.bad) == (1, 3)
+    assert [record.status for record in windows.list()] == ["planned"]
+    assert (places(world), ids(tmp_path / "lake")) == ([], [])
+    windows.run(window(world), tmp_path / "lake", window_id="w")
+    assert places(world) == BAD
+
+
+def test_a_function_reads_only_good_records(world: World) -> None:
+    """Each read leaves out the same; the commit writes them once."""
+    fill(world)
+    windows = service(world)
+    with windows.open(window(world), window_id="w") as open_window:
+        assert open_window.to_arrow().num_rows == 4
+        assert sum(batch.num_rows for batch in open_window.to_batches(ordered=False)) == 4
+    assert places(world) == BAD
+    record = windows.show("w")
+    assert record.result is not None
+    assert record.result["reported"]["facts"]["records"] == 4
+    assert len(record.result["dead_letters"]["records"]) == 3
+
+
+def test_a_function_that_has_not_read_everything_commits_nothing(world: World) -> None:
+    """Nobody knows which of the other records are bad."""
+    fill(world)
+    windows = service(world)
+
+    def looks(open_window: Any) -> None:
+        next(open_window.to_batches())
+
+    with pytest.raises(ConfigError, match="not read to their end"):
+        windows.run(window(world), job=looks, window_id="w")
+    assert [record.status for record in windows.list()] == ["planned"]
+    assert places(world) == []
+
+
+def test_a_commit_without_a_report_is_refused(world: World) -> None:
+    """Whoever has read the window some other way may have left records out, or not."""
+    fill(world)
+    with Service(world.settings, world.named("g")) as steps:
+        plan = steps.plan(window(world), "w")
+        with pytest.raises(ConfigError, match="does not say which records"):
+            steps.commit(plan)
+        with pytest.raises(ConfigError, match="does not say which records"):
+            steps.mark_written(plan, {"rows": 4})
+        with pytest.raises(ConfigError, match="a part of a window"):
+            steps.split(plan, 2)
+        assert [record.status for record in steps.list()] == ["planned"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"), [("absent", UnknownTopicError), ("orders", ConfigError)]
+)
+def test_a_topic_that_cannot_be_used_is_refused_before_a_window_is_planned(
+    world: World, topic: str, error: type[Exception]
+) -> None:
+    """One that does not exist is not created."""
+    fill(world)
+    windows = service(world)
+    with pytest.raises(error, match=world.named(topic)):
+        windows.plan(window(world, on_bad=f"dead_letter:{world.named(topic)}"), "w")
+    assert windows.list() == []
+
+
+def test_the_ledger_takes_no_dead_letters(memory: World) -> None:
+    """A record of somebody else in it would damage it."""
+    fill(memory)
+    with (
+        Service(memory.settings, "g", ledger_topic="plans") as steps,
+        pytest.raises(ConfigError, match="plans is the ledger"),
+    ):
+        steps.plan(window(memory, on_bad="dead_letter:plans"), "w")
+
+
+def test_a_record_that_the_topic_does_not_take_stops_the_commit(
+    world: World, tmp_path: Path
+) -> None:
+    """By an error that names it: neither the window nor another dead letter is committed."""
+    fill(world)
+    world.create("small", max_message_bytes="120")
+    windows = service(world)
+    small = window(world, on_bad=f"dead_letter:{world.named('small')}")
+    with pytest.raises(RecordTooLargeError, match="small"):
+        windows.run(small, tmp_path / "lake", window_id="w")
+    assert world.stored("small") == []
+    assert not windows.show("w").status.is_done
+
+
+def test_a_topic_that_is_deleted_before_the_commit_stops_it(world: World, tmp_path: Path) -> None:
+    """At once, and not after the time limit of the ledger."""
+    fill(world)
+    with Service(world.settings, world.named("g"), timeout_s=60) as steps:
+        plan = steps.plan(window(world), "w")
+        staged = stage_window(plan, world.settings, tmp_path)
+        world.delete("bad")
+        began = time.monotonic()
+        with pytest.raises(UnknownTopicError, match=world.named("bad")):
+            steps.commit(plan, staged)
+        assert time.monotonic() - began < 20
+        assert not steps.show("w").status.is_done
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"job": Application("job.py"), "output": "/lake"}, id="application"),
+        pytest.param({"job": lambda _: None, "output": OwnSink()}, id="sink"),
+    ],
+)
+def test_jobs_that_cannot_report_them_are_refused_before_a_window_is_planned(
+    memory: World, how: dict[str, Any]
+) -> None:
+    """Tasks of Spark run again, and a sink of another program has no place for the list."""
+    fill(memory)
+    windows = service(memory)
+    with pytest.raises(ConfigError, match="cannot report exactly which records"):
+        windows.run(window(memory), how["output"], job=how["job"])
+    assert windows.list() == []
+
+
+def test_records_that_are_gone_stop_the_commit(world: World, tmp_path: Path) -> None:
+    """Retention may remove them between the job and a later commit: none is lost silently."""
+    fill(world)
+    with Service(world.settings, world.named("g")) as steps:
+        plan = steps.plan(window(world), "w")
+        staged = stage_window(plan, world.settings, tmp_path)
+        world.delete_before("orders", 0, 3)
+        with pytest.raises(RecordsLostError):
+            steps.commit(plan, staged)
+        assert not steps.show("w").status.is_done
+    assert places(world) == []
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("read_back", [True, False])
+def test_a_commit_without_an_answer_writes_them_once_model(
+    tmp_path: Path, stored: bool, read_back: bool
+) -> None:
+    """Whether it was stored, and whether the process finds out."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        kafka.create_topic("bad")
+        for value in (b'{"id": 1}', b"{"):
+            kafka.produce("orders", timestamp_ms=1_000, value=value)
+        windows = OrderedWindows(kafka.settings, "g")
+        question = Window(
+            "orders",
+            cutoff="1970-01-02T00:00:00Z",
+            starting_offsets="earliest",
+            values=JSON,
+            on_bad="dead_letter:bad",
+        )
+        with Service(kafka.settings, "g") as steps:
+            plan = steps.plan(question, "w")
+            staged = stage_window(plan, kafka.settings, tmp_path / "lake")
+            with kafka.lose_answers(stored=stored, read_back=read_back):
+                if read_back:
+                    steps.commit(plan, staged)
+                else:
+                    with pytest.raises(CommitUnknownError):
+                        steps.commit(plan, staged)
+        windows.run(question, tmp_path / "lake", window_id="w")
+        assert [record.value for record in kafka.records("bad")] == [b"{"]
+        assert ids(tmp_path / "lake") == [1]
+
+
+#: Delivers one window in a process that kills itself at the nth commit_transaction.
+VICTIM = """
+import os, signal, sys
+from datetime import datetime
+import kafka_ordered_ops.kafka.ledger.transaction as transaction
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+
+bootstrap, group, topic, bad, cutoff, folder, when, fatal = sys.argv[1:]
+calls = 0
+
+class Producer(transaction.Producer):
+    def commit_transaction(self, *args):
+        global calls
+        calls += 1
+        if calls == int(fatal) and when == "before":
+            self.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().commit_transaction(*args)
+        if calls == int(fatal):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+transaction.Producer = Producer
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
+window = Window(
+    [topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest(),
+    values="json:id int64", keys="json:id int64", on_bad="dead_letter:" + bad,
+)
+windows.run(window, folder, window_id="w")
+raise SystemExit("still alive")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("fatal", [pytest.param(2, id="commit"), pytest.param(3, id="publish")])
+def test_a_kill_at_the_commit_leaves_each_dead_letter_once(
+    broker: World, tmp_path: Path, when: str, fatal: int
+) -> None:
+    """Before it is committed, and after; the next run completes the window."""
+    fill(broker)
+    names = [broker.named(name) for name in ("g", "orders", "bad")]
+    bootstrap = broker.settings.bootstrap_servers
+    arguments = [bootstrap, *names, at(100).isoformat(), str(tmp_path / "lake"), when, str(fatal)]
+    run = subprocess.run(
+        [sys.executable, "-c", VICTIM, *arguments], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    service(broker).run(window(broker), tmp_path / "lake", window_id="w")
+    assert places(broker) == BAD
+    assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_unknown_outcome_writes_them_once(
+    broker: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """The commit times out, stored or not; the same call finds out."""
+    fill(broker)
+    calls: list[int] = []
+
+    class Producer(confluent_kafka.Producer):
+        def commit_transaction(self, *args: Any) -> None:
+            calls.append(len(calls))
+            if len(calls) != 2 or stored:
+                super().commit_transaction(*args)
+            if len(calls) == 2:
+                timed_out = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT)
+                raise confluent_kafka.KafkaException(timed_out)
+
+    monkeypatch.setattr(transaction, "Producer", Producer)
+    service(broker).run(window(broker), tmp_path / "lake", window_id="w")
+    assert len(calls) >= 3
+    assert places(broker) == BAD
+    assert len(ids(tmp_path / "lake")) == 4
+
+
+def test_the_records_are_read_once(
+    memory: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the commit is decided twice: the first decision learns which records to read, outside the fence."""
+    fill(memory)
+    reads: list[int] = []
+    read = letters_of_windows.read_letters
+
+    def counting(*args: Any, **options: Any) -> Any:
+        reads.append(len(args))
+        return read(*args, **options)
+
+    monkeypatch.setattr(letters_of_windows, "read_letters", counting)
+    service(memory).run(window(memory), tmp_path / "lake", window_id="w")
+    assert (len(reads), places(memory)) == (1, BAD)
+
+
+def test_their_bytes_are_limited(
+    memory: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction takes only so much, whatever the number of records."""
+    fill(memory)
+    monkeypatch.setattr(left_out_module, "BYTES_MAX", 100)
+    with pytest.raises(DecodeError, match="more than 100 bytes"):
+        service(memory).run(window(memory), tmp_path / "lake", window_id="w")
+    assert places(memory) == []
+
+
+def test_the_longest_list_fits_a_result() -> None:
+    """As many records as there may be, with the longest reasons and names of topics."""
+    from kafka_ordered_ops.core import strict_json
+    from kafka_ordered_ops.windows.checks import RESULT_BYTES_MAX
+
+    reason = left_out_module._cut('\x00"' * 400)
+    assert len(reason.encode()) == dead_letters.REASON_BYTES_MAX
+    record = dead_letters.BadRecord("t" * 249, 2**31 - 1, 2**63 - 1, '"' * len(reason))
+    letters = dead_letters.DeadLetters("t", (record,) * dead_letters.MAX_BAD)
+    result = dead_letters.with_dead_letters({}, letters)
+    assert len(strict_json.dumps(result)) < RESULT_BYTES_MAX * 3 // 4
+    assert dead_letters.dead_letters_in(result) == letters
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("dead_letter:orders-bad", DeadLetter("orders-bad")),
+        ("dead_letter:orders-bad:50", DeadLetter("orders-bad", 50)),
+    ],
+)
+def test_the_setting_may_be_text(given: str, value: DeadLetter) -> None:
+    """On a command line, in YAML, and stored with the plan."""
+    asked = Window("orders", "2026-01-01T00:00:00Z", values=JSON, on_bad=given)
+    assert asked.on_bad == value
+    assert str(value) == given
+    assert Window.from_json(asked.to_json()).on_bad == value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DeadLetter("a b"),
+        lambda: DeadLetter("bad", 0),
+        lambda: DeadLetter("bad", 1_001),
+        lambda: Window("orders", on_bad="dead_letter"),
+        lambda: Window("orders", on_bad="dead_letter:"),
+        lambda: Window("orders", on_bad="dead_letters:bad"),
+    ],
+)
+def test_other_settings_are_refused(make: Callable[[], object]) -> None:
+    """No topic, or no limit that the ledger takes."""
+    with pytest.raises(ConfigError):
+        make()
