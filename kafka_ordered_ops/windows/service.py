@@ -32,7 +32,6 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy, check_policy
 from kafka_ordered_ops.core.window.window import Window, check_window
 from kafka_ordered_ops.core.window.window_id import check_window_id, default_window_id
-from kafka_ordered_ops.decoding.decoder import fixed as fixed_formats
 from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, SnapshotReader
 from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
@@ -398,3 +397,13 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         return check_window_id(
             default_window_id(self.group_id, window) if window_id is None else window_id
         )
+
+
+def _fixed(window: Window, settings: ClientSettings) -> Window:
+    """Return a window whose formats have their schemas; see `decoding.decoder.fixed`."""
+    if not window.is_decoded:
+        return window
+    # Imported late: most windows need no decoders.
+    from kafka_ordered_ops.decoding.decoder import fixed
+
+    return fixed(window, settings)
