@@ -277,7 +277,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
     def _fixed(self, window: Window) -> Window:
         """Return a window with the schemas of now; raise if its dead letters could not be written."""
         self._check_dead_letters(window, lookup=self._lookup)
-        return fixed_formats(window, self.settings)
+        return _fixed(window, self.settings)
 
     # --- after planning --------------------------------------------------------------------
 
