@@ -277,7 +277,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
     def _fixed(self, window: Window) -> Window:
         """Return a window with the schemas of now; raise if its dead letters could not be written."""
         self._check_dead_letters(window, lookup=self._lookup)
-        return _fixed(window, self.settings)
+        return _with_schemas(window, self.settings)
 
     # --- after planning --------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         )
 
 
-def _fixed(window: Window, settings: ClientSettings) -> Window:
+def _with_schemas(window: Window, settings: ClientSettings) -> Window:
     """Return a window whose formats have their schemas; see `decoding.decoder.fixed`."""
     if not window.is_decoded:
         return window
