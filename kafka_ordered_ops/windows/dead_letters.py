@@ -116,6 +116,7 @@ def read_letters(
 
     Raises:
         RecordsLostError: some of them are gone.
+        ConfigError: a record has a header that Kafka's clients would change.
         ReadError, BrokerError: Kafka cannot be read.
     """
     bad = {(record.topic, record.partition, record.offset): record for record in letters.records}
@@ -170,7 +171,13 @@ def _letter(
     own = [(header["key"], header["value"]) for header in row["headers"] or ()]
     # Kafka takes no negative timestamp of a producer.
     timestamp_ms = at_ms if at_ms >= 0 else None
-    return NewRecord(topic, row["key"], row["value"], (*own, *added), timestamp_ms)
+    try:
+        return NewRecord(topic, row["key"], row["value"], (*own, *added), timestamp_ms)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{bad.topic}[{bad.partition}] at offset {bad.offset} cannot be written to {topic} as it is: {error}. Nothing was "
+            f"committed: abandon window {plan.window_id} of group {plan.group_id}, and run it with on_bad='keep'"
+        ) from error
 
 
 def letters_reader(settings: ClientSettings, stall_timeout_s: float) -> ReadLetters:
