@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.errors import ConfigError, RecordsLostError
 from kafka_ordered_ops.core.group.group_state import Change, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.new_record import NewRecord
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.dead_letters import BadRecord, DeadLetters, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
@@ -94,12 +94,9 @@ class CommitLetters:
 
 
 def check_reported(plan: WindowPlan, result: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a result that does not say which records a planned window's job has left out.
-
-    A written window may have been written with another `on_bad`: its result counts.
-    """
-    window, is_planned = plan.window, plan.status is WindowStatus.PLANNED
-    if window.dead_letter is None or not plan.offsets or not is_planned:
+    """Raise `ConfigError` for a new result of an open window that does not say which records its job has left out."""
+    window = plan.window
+    if window.dead_letter is None or not plan.offsets or plan.status.is_done:
         return
     if dead_letters_in(result) is None:
         raise ConfigError(

@@ -32,6 +32,7 @@ from kafka_ordered_ops import (
     stage_window,
     stage_windows,
 )
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import dead_letters
 from kafka_ordered_ops.decoding import DeadLetter, Json
 from kafka_ordered_ops.decoding import left_out as left_out_module
@@ -253,6 +254,20 @@ def test_a_commit_without_a_report_is_refused(world: World) -> None:
         with pytest.raises(ConfigError, match="a part of a window"):
             steps.split(plan, 2)
         assert [record.status for record in steps.list()] == ["planned"]
+
+
+def test_a_job_that_runs_again_reports_again(memory: World, tmp_path: Path) -> None:
+    """The output of a written window is gone: what the next job has left out is not what the first one had."""
+    fill(memory)
+    with Service(memory.settings, memory.named("g")) as steps:
+        plan = steps.plan(window(memory), "w")
+        steps.mark_written(plan, stage_window(plan, memory.settings, tmp_path).to_json())
+        again = steps.plan(window(memory), "w")
+        assert again.status is WindowStatus.WRITTEN
+        with pytest.raises(ConfigError, match="does not say which records"):
+            steps.mark_written(again, {"rows": 4})
+        steps.commit(again, stage_window(again, memory.settings, tmp_path))
+    assert places(memory) == BAD
 
 
 @pytest.mark.parametrize(
