@@ -91,15 +91,19 @@ class WindowJob:
         self._check_combination()
         folder, application = self.folder, self._application
         windows = list(windows)
-        if application is not None or self._has_spark or self._sink is not None:
-            for window in windows:
-                window.check_no_dead_letters("Spark or a sink of another program")
+        self.check_dead_letters(windows)
         if folder is not None:
             check_partitioned(folder.partition_by, folder.root, windows)
         if application is not None or self._has_spark:
             self._check_spark(settings, group_id)
         if folder is not None:
             check_writable(folder.root, folder.storage_options, folder.partition_by)
+
+    def check_dead_letters(self, windows: Iterable[Window]) -> None:
+        """Raise `ConfigError` for windows whose bad records the job cannot leave out exactly."""
+        if self._application is not None or self._has_spark or self._sink is not None:
+            for window in windows:
+                window.check_no_dead_letters("Spark or a sink of another program")
 
     def _check_spark(self, settings: ClientSettings, group_id: str) -> None:
         from kafka_ordered_ops.spark.job_checks import (

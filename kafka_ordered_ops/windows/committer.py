@@ -37,7 +37,7 @@ from kafka_ordered_ops.windows.checks import (
     present,
     until_decided,
 )
-from kafka_ordered_ops.windows.dead_letters import CommitLetters, ReadLetters
+from kafka_ordered_ops.windows.dead_letters import CommitLetters, ReadLetters, check_reported
 from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results, publish_each
 
 #: A decision about one window.
@@ -256,9 +256,7 @@ class Committer:
         """Return the decisions that record the results of open windows; other windows stay unchanged."""
         now_ms = self._now_ms()
         return [
-            partial(
-                transitions.mark_written, plan=plan, result=kept_result(plan, result), now_ms=now_ms
-            )
+            partial(_mark_written, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
             for plan, result in zip(plans, results, strict=True)
             if plan.status.is_open
         ]
@@ -286,6 +284,15 @@ class Committer:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _mark_written(
+    view: GroupView, *, plan: WindowPlan, result: Mapping[str, Any], now_ms: int
+) -> Outcome:
+    known = view.windows.get(plan.window_id)
+    if known is None or known.result != result:
+        check_reported(plan, result)
+    return transitions.mark_written(view, plan, result, now_ms=now_ms)
 
 
 def _plans(records: Sequence[WindowRecord]) -> list[WindowPlan]:

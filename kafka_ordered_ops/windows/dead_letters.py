@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.errors import ConfigError, RecordsLostError
 from kafka_ordered_ops.core.group.group_state import Change, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.new_record import NewRecord
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.dead_letters import BadRecord, DeadLetters, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
@@ -94,12 +94,9 @@ class CommitLetters:
 
 
 def check_reported(plan: WindowPlan, result: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a result that does not say which records a planned window's job has left out.
-
-    A written window may have been written with another `on_bad`: its result counts.
-    """
-    window, is_planned = plan.window, plan.status is WindowStatus.PLANNED
-    if window.dead_letter is None or not plan.offsets or not is_planned:
+    """Raise `ConfigError` for a new result of an open window that does not say which records its job has left out."""
+    window = plan.window
+    if window.dead_letter is None or not plan.offsets or plan.status.is_done:
         return
     if dead_letters_in(result) is None:
         raise ConfigError(
@@ -116,6 +113,7 @@ def read_letters(
 
     Raises:
         RecordsLostError: some of them are gone.
+        ConfigError: a record has a header that Kafka's clients would change.
         ReadError, BrokerError: Kafka cannot be read.
     """
     bad = {(record.topic, record.partition, record.offset): record for record in letters.records}
@@ -170,7 +168,13 @@ def _letter(
     own = [(header["key"], header["value"]) for header in row["headers"] or ()]
     # Kafka takes no negative timestamp of a producer.
     timestamp_ms = at_ms if at_ms >= 0 else None
-    return NewRecord(topic, row["key"], row["value"], (*own, *added), timestamp_ms)
+    try:
+        return NewRecord(topic, row["key"], row["value"], (*own, *added), timestamp_ms)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{bad.topic}[{bad.partition}] at offset {bad.offset} cannot be written to {topic} as it is: {error}. Nothing was "
+            f"committed: abandon window {plan.window_id} of group {plan.group_id}, and run it with on_bad='keep'"
+        ) from error
 
 
 def letters_reader(settings: ClientSettings, stall_timeout_s: float) -> ReadLetters:

@@ -82,6 +82,21 @@ def test_the_example_job_by_spark_submit(tasks: Tasks, bootstrap: str) -> None:
     assert offsets_in(facts["output"]) == [0, 3, 1, 5, 2]
 
 
+def test_a_plan_for_another_task_takes_no_dead_letters(
+    tasks: Tasks, windows: OrderedWindows
+) -> None:
+    """Nothing tells the commit which records the job in between has left out: refused before the plan."""
+    window = Window(
+        tasks.topic, starting_offsets=Earliest(), values="json:id int64", on_bad="dead_letter:bad"
+    )
+    plan = PlanWindowOperator(
+        task_id="plan", window=window, group_id=windows.group_id, mode="catch_up"
+    )
+    with pytest.raises(AirflowFailException, match="a job in another task"):
+        plan.execute(context_of(25))
+    assert windows.list() == []
+
+
 def test_committing_again_changes_nothing(tasks: Tasks, windows: OrderedWindows) -> None:
     """Also when the first commit died before it published; counts and output stay."""
     told = tasks.plan()

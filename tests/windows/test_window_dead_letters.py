@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import signal
 import subprocess
 import sys
@@ -26,9 +28,11 @@ from kafka_ordered_ops import (
     RecordTooLargeError,
     UnknownTopicError,
     Window,
+    cli,
     stage_window,
     stage_windows,
 )
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import dead_letters
 from kafka_ordered_ops.decoding import DeadLetter, Json
 from kafka_ordered_ops.decoding import left_out as left_out_module
@@ -252,6 +256,20 @@ def test_a_commit_without_a_report_is_refused(world: World) -> None:
         assert [record.status for record in steps.list()] == ["planned"]
 
 
+def test_a_job_that_runs_again_reports_again(memory: World, tmp_path: Path) -> None:
+    """The output of a written window is gone: what the next job has left out is not what the first one had."""
+    fill(memory)
+    with Service(memory.settings, memory.named("g")) as steps:
+        plan = steps.plan(window(memory), "w")
+        steps.mark_written(plan, stage_window(plan, memory.settings, tmp_path).to_json())
+        again = steps.plan(window(memory), "w")
+        assert again.status is WindowStatus.WRITTEN
+        with pytest.raises(ConfigError, match="does not say which records"):
+            steps.mark_written(again, {"rows": 4})
+        steps.commit(again, stage_window(again, memory.settings, tmp_path))
+    assert places(memory) == BAD
+
+
 @pytest.mark.parametrize(
     ("topic", "error"), [("absent", UnknownTopicError), ("orders", ConfigError)]
 )
@@ -264,6 +282,48 @@ def test_a_topic_that_cannot_be_used_is_refused_before_a_window_is_planned(
     with pytest.raises(error, match=world.named(topic)):
         windows.plan(window(world, on_bad=f"dead_letter:{world.named(topic)}"), "w")
     assert windows.list() == []
+
+
+def test_a_topic_that_a_pattern_of_the_window_matches_is_refused(memory: World) -> None:
+    """The next window would read its own dead letters."""
+    fill(memory)
+    question = Window("^.*", at(100), starting_offsets=Earliest(), values=JSON)
+    windows = service(memory)
+    with pytest.raises(ConfigError, match="one of the topics of the window"):
+        windows.plan(dataclasses.replace(question, on_bad=DeadLetter(memory.named("bad"))), "w")
+    assert windows.list() == []
+
+
+def test_a_record_that_clients_would_change_stops_the_commit(memory: World, tmp_path: Path) -> None:
+    """They cut the name of a header at a NUL: the record would not be what it was."""
+    fill(memory)
+    memory.write_content("orders", 0, [(7, None, b"{", (("a\0b", b""),))])
+    windows = service(memory)
+    with pytest.raises(ConfigError, match=r"\[0\] at offset 6 cannot be written to .* as it is"):
+        windows.run(window(memory), tmp_path / "lake", window_id="w")
+    assert places(memory) == []
+    windows.run(window(memory, on_bad="keep"), tmp_path / "lake", window_id="w")
+    assert len(ids(tmp_path / "lake")) == 8
+
+
+@pytest.mark.slow
+def test_the_command_line_writes_them(
+    broker: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the text of the setting."""
+    fill(broker)
+    orders, group_id, bad = (broker.named(name) for name in ("orders", "g", "bad"))
+    options = f"-t {orders} -b {broker.settings.bootstrap_servers} -g {group_id} --starting-offsets earliest --engine local"
+    given = {
+        "--cutoff": at(100).isoformat(),
+        "--output": str(tmp_path / "lake"),
+        "--values": "json:id int64",
+        "--keys": "json:id int64",
+        "--on-bad": f"dead_letter:{bad}",
+    }
+    arguments = ["run", *options.split(), *itertools.chain.from_iterable(given.items())]
+    assert cli.main(arguments) == 0, capsys.readouterr().err
+    assert places(broker) == BAD
 
 
 def test_the_ledger_takes_no_dead_letters(memory: World) -> None:

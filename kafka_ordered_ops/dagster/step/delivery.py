@@ -115,6 +115,7 @@ class Step:
             pieces = self._pieces(windows)
             step_windows = pieces.step_windows
             requested_windows = [step_window.window for step_window in step_windows]
+            work.check_dead_letters(requested_windows)
             # Dagster ends the process itself, so the session needs no stop signal.
             copied = work.copied(windows.settings, requested_windows)
             session = work.session(lambda: False, self.context.log.info, copied)

@@ -20,7 +20,7 @@ from kafka_ordered_ops.kafka.record_writer import produce as produce_record
 #: The interval between two checks for room in the client's queue.
 _ROOM_LOOK_S: Final = 0.01
 #: A broker refuses a batch that exceeds its topic's limit, though no record does: so many bytes are sent together.
-_TOGETHER_BYTES: Final = 256 * 1024
+_TOGETHER_BYTES: Final = 64 * 1024
 #: Refusals that another attempt meets again.
 _OF_TOPICS: Final = (AuthorizationError, UnknownTopicError)
 
