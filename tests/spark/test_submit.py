@@ -68,8 +68,9 @@ TELLING = """
         " timestamp_type int, key binary, value string, headers array<struct<key: string, value: binary>>,"
         " late boolean, window_id string")
     rows = frame.collect()
-    seen = [open(path, errors="replace").read() for path in glob.glob("/proc/[0-9]*/cmdline")]
-    for path in glob.glob("/proc/[0-9]*/environ"):
+    seen = []
+    # Processes end meanwhile.
+    for path in [*glob.glob("/proc/[0-9]*/cmdline"), *glob.glob("/proc/[0-9]*/environ")]:
         try:
             seen.append(open(path, errors="replace").read())
         except OSError:
