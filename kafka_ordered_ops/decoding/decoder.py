@@ -180,8 +180,8 @@ def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | N
         return None
     if (registry := Registry.of(settings)) is None:
         raise ConfigError(
-            f"{wanted[0]!r} needs a schema registry: set schema.registry.url in the client settings, or say with framing='none' "
-            "that no schema id stands before a value"
+            f"{wanted[0]!r} needs a schema registry: set schema.registry.url in the client settings. Without one, give the schema "
+            "yourself, and in Avro say with framing='none' that no schema id stands before a value"
         )
     return registry.connect()
 
@@ -219,7 +219,10 @@ def _newest(
 ) -> RegisteredSchema:
     """Return the newest schema of a format's subject."""
     if subject is None:
-        raise ConfigError(f"{wanted!r}: give a schema, or the subject whose newest schema it is")
+        raise ConfigError(
+            f"{wanted!r}: give a schema, or the subject whose newest schema it is. Without a window, or with several topics or a "
+            "pattern, no subject follows from the topic"
+        )
     if registry is None:
         raise ConfigError(f"subject is {subject!r}: give the registry that has it")
     newest = registry.newest(subject)
@@ -342,8 +345,9 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
     }
     place = "{topic}[{partition}] at offset {offset}".format(**where)
     return DecodeError(
-        f"{place}: the {name} cannot be decoded: {reasons[row]}. Bad records of the {batch.num_rows:,} read with it: "
-        f"{len(reasons):,}. Fix the schema, or keep such records with on_bad='keep'",
+        f"{place}: the {name} cannot be decoded: {reasons[row]}. In its batch of {batch.num_rows:,} records, bad ones: "
+        f"{len(reasons):,}. Give another schema (a window keeps the one that was looked up for its plan), or say with on_bad that "
+        "such records are kept, or become dead letters",
         **where,
         bad=len(reasons),
     )
@@ -372,7 +376,11 @@ class _JsonReader:
         self._read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
 
     def read(self, data: bytes) -> Any:
-        return self._read(data[id_end(data, self._framing) :])
+        value = self._read(data[id_end(data, self._framing) :])
+        if value is None:
+            # Not a tombstone, which deletes a row in tables that are merged.
+            raise BadValueError("null where an object is expected")
+        return value
 
 
 class _AvroReader:

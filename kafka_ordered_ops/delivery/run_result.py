@@ -47,6 +47,8 @@ class RunResult:
     #: The output's counts; `None` if not reported.
     records: int | None
     late: int | None
+    #: Records that could not be decoded, written to the topic for them; `None` unless the window has such a topic.
+    dead_letters: int | None
     out_of_order: int | None
     #: The least and the greatest time of its records; `None` if unknown, or beyond the calendar.
     first: datetime | None
@@ -75,6 +77,7 @@ class RunResult:
 
     def __repr__(self) -> str:
         counts = "" if self.records is None else f", {self.records:,} records"
+        counts += f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
         place = "" if self.output is None else f", {self.output}"
         return f"<{type(self).__name__} {self.group_id}/{self.window_id}: {self.outcome}{counts}{place}>"
 
@@ -125,6 +128,7 @@ def run_result(
         offsets=plan.offsets,
         records=facts.get("records"),
         late=facts.get("late"),
+        dead_letters=facts.get("dead_letters"),
         out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
         first=_moment(facts, "timestamp_ms_min"),
         last=_moment(facts, "timestamp_ms_max"),

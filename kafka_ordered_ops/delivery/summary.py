@@ -41,6 +41,8 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         **plan_summary(record.plan),
         "records": facts.get("records"),
         "late": facts.get("late"),
+        # Only of windows that may have them.
+        **({name: facts[name]} if (name := "dead_letters") in facts else {}),
         "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),

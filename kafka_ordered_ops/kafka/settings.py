@@ -159,6 +159,8 @@ _SECRET_KEY: Final = re.compile(
     r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
 )
 _SECRET_MASK: Final = "***"
+#: The user and the password in a URL.
+_USER_INFO: Final = re.compile(r"(\w+://)([^/@,\s]+)@")
 _USER_NAMES: Final = ("sasl.username", "sasl.oauthbearer.client.id")
 
 
@@ -291,7 +293,10 @@ class ClientSettings:
 
     def secret_values(self) -> tuple[str, ...]:
         """Return the values that no log, plan or message may contain, for masking them in other programs' texts."""
-        return tuple(value for key, value in self._values.items() if is_secret(key) and value)
+        secrets = [value for key, value in self._values.items() if is_secret(key) and value]
+        for url in self.registry.get("url", "").split(","):
+            secrets += [match[2] for match in _USER_INFO.finditer(url)]
+        return tuple(secrets)
 
     def consumer(
         self,
@@ -368,7 +373,7 @@ class ClientSettings:
 
     def __repr__(self) -> str:
         masked = {
-            key: _SECRET_MASK if is_secret(key) else value
+            key: _SECRET_MASK if is_secret(key) else _USER_INFO.sub(rf"\1{_SECRET_MASK}@", value)
             for key, value in sorted(self._values.items())
         }
         return f"ClientSettings({masked})"

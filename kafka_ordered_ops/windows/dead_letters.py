@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.cluster.cluster_facts import is_selected
 from kafka_ordered_ops.core.dead_letter_headers import headers_about
-from kafka_ordered_ops.core.errors import ConfigError, RecordsLostError
+from kafka_ordered_ops.core.errors import ConfigError, RecordsLostError, UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import Change, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.new_record import NewRecord
@@ -53,7 +53,11 @@ def check_topic(
         )
     # First, so that a principal without any right gets the error that names the missing right.
     check_may_write(settings, topic, timeout_s=timeout_s)
-    lookup.topics([topic])
+    if not lookup.existing([topic]):
+        raise UnknownTopicError(
+            f"the topic for dead letters does not exist: {topic}. Create it, or name another one in on_bad",
+            topics=[topic],
+        )
 
 
 class CommitLetters:

@@ -328,6 +328,13 @@ class Planner:
             first = first or self._fixed(window)
             yield replace(window, values=first.values, keys=first.keys)
 
+    def _asked_now(self, record: WindowRecord, asked: Window) -> Window:
+        """Return a request for a window that exists, with the schemas that its next attempt reads with."""
+        if record.status is not WindowStatus.PLANNED:
+            return asked
+        window = self._fixed(record.plan.window.read_like(asked))
+        return replace(asked, values=window.values, keys=window.keys)
+
     def _read_like(self, plan: WindowPlan, asked: Window) -> WindowPlan:
         """Return a plan with its formats as they are asked for now, and the schemas that were looked up for it."""
         window = plan.window.read_like(asked)
@@ -480,7 +487,7 @@ class Planner:
             partial(
                 claiming.resume,
                 looked_at=record,
-                window=windows[name],
+                window=self._asked_now(record, windows[name]),
                 log_starts=starts,
                 unreadable=unreadable.get(name, {}),
                 now_ms=now_ms,

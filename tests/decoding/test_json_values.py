@@ -149,9 +149,14 @@ def test_other_texts_are_bad(text: str | bytes, words: str) -> None:
     assert words in reason
 
 
-def test_a_null_text_is_a_null_value() -> None:
-    """And not bad."""
-    assert decoded("null", pa.int64()) == (None, None)
+def test_null_is_no_object() -> None:
+    """A field may be null; a value that is null would be taken for a tombstone."""
+    assert decoded('{"x": null}', pa.int64()) == (None, None)
+    table = decode(
+        batch_of([b"null", None]), values=Json(pa.schema([("x", pa.int64())])), on_bad="keep"
+    ).read_all()
+    assert table["value"].to_pylist() == [None, None]
+    assert table["value_error"].to_pylist() == ["null where an object is expected", None]
 
 
 def test_unknown_fields_are_bad_if_wanted() -> None:

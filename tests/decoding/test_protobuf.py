@@ -443,8 +443,8 @@ def test_a_window_is_written_with_typed_columns(tmp_path: Path) -> None:
         kafka.create_topic("orders", partitions=2)
         for number in range(10):
             record = message(id=number, h=2**64 - 1, tags={number: "x"})
-            record.at.FromNanoseconds(number)
-            record.took.FromNanoseconds(-number)
+            record.at.FromMicroseconds(number)
+            record.took.FromMicroseconds(-number)
             payload = b"\0\0\0\0\x05\0" + record.SerializeToString()
             kafka.produce("orders", partition=number % 2, timestamp_ms=number, value=payload)
         windows = OrderedWindows(kafka.settings, group_id="g")

@@ -11,13 +11,17 @@ import pyarrow as pa
 import pytest
 
 from kafka_ordered_ops import (
+    ClientSettings,
     ConfigError,
     DecodeError,
+    Folder,
     OrderedWindows,
+    Policy,
     Window,
     WindowPlan,
     stage_window,
 )
+from kafka_ordered_ops.core.window.stored_formats import kept
 from kafka_ordered_ops.decoding import Avro, Json
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.encoded_values import encoded
@@ -178,3 +182,91 @@ def test_formats_may_be_text(given: Any, format_: Any) -> None:
         ("price", pa.decimal128(9, 2)),
     ]
     assert day(values=given).values == (format_ or Json(pa.schema(columns)))
+
+
+def test_a_replay_reads_as_the_attempt_that_delivered(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """Not as one that failed: its schema lacked a column."""
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    smaller = {**ORDER, "fields": ORDER["fields"][:1]}
+
+    def failing(_: Any) -> None:
+        raise OSError("boom")
+
+    less = Avro(json.dumps(smaller), writer=json.dumps(ORDER), framing="none")
+    with pytest.raises(OSError, match="boom"):
+        windows.run(day(values=less), tmp_path / "lake", job=failing)
+    result = windows.run(day(), tmp_path / "lake")
+    assert windows.show(result.window_id).plan.window.values == AVRO
+    again = Policy(on_covered="replay")
+    table = windows.run(day(values=AVRO), tmp_path / "lake", policy=again).to_arrow()
+    assert table["value"][0].as_py() == {"id": 0, "note": None}
+
+
+def test_only_a_schema_that_was_looked_up_stays() -> None:
+    """One that the caller gave before, and left out now, does not."""
+    looked_up = Avro("int", subject="orders-value")
+    assert kept(Avro(), looked_up) == looked_up
+    assert kept(Avro(subject="orders-value"), looked_up) == looked_up
+    assert kept(Avro(subject="other"), looked_up) == Avro(subject="other")
+    assert kept(Avro("long"), looked_up) == Avro("long")
+    assert kept(Avro(), Avro("int")) == Avro()
+    columns = Json(pa.schema([("x", pa.int8())]), subject="s", framing="confluent")
+    assert kept(Json(), columns) == columns
+    assert kept(Json(), Avro("int", subject="s")) == Json()
+    assert kept(None, looked_up) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "folder", "words"),
+    [
+        ([("window_id", pa.string())], {}, "have the field window_id, a column that the folders"),
+        ([("Date", pa.string())], {"partition_by": "date"}, "have the field Date"),
+        ([("a", pa.int8()), ("A", pa.int8())], {}, "but for upper and lower case"),
+        ([("huge", pa.decimal256(50, 0))], {}, "huge: decimals of files"),
+        ([("none", pa.struct([]))], {}, "none: a record without fields"),
+    ],
+)
+def test_fields_that_files_cannot_have_are_named(
+    kafka: InMemoryKafka, tmp_path: Path, columns: Any, folder: Any, words: str
+) -> None:
+    """Readers would take a column from the folder's name, or none at all."""
+    window = day(values=Json(pa.schema(columns)), flatten=True, on_bad="keep")
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    with pytest.raises(ConfigError) as failure:
+        windows.run(window, Folder(tmp_path / "lake", **folder))
+    assert words in str(failure.value)
+
+
+def test_files_have_types_of_every_reader(kafka: InMemoryKafka, tmp_path: Path) -> None:
+    """The same with and without Spark; in memory, values keep their own."""
+    columns: list[Any] = [
+        ("clock", pa.time64("us")),
+        ("u", pa.uint64()),
+        ("at", pa.timestamp("ns")),
+    ]
+    window = day(values=Json(pa.schema(columns)), flatten=True, on_bad="keep")
+    windows = OrderedWindows(kafka.settings, group_id="g")
+    with windows.open(window) as opened:
+        assert opened.to_arrow().schema.field("clock").type == pa.time64("us")
+    table = windows.run(window, tmp_path / "lake", policy=Policy(on_covered="replay")).to_arrow()
+    assert [table.schema.field(name).type for name in ("clock", "u", "at")] == [
+        pa.int64(),
+        pa.decimal128(20, 0),
+        pa.timestamp("us"),
+    ]
+
+
+@pytest.mark.parametrize("options", [{"flatten": True}, {"on_bad": "keep"}])
+def test_options_about_values_need_values(options: Any) -> None:
+    """They would be ignored."""
+    with pytest.raises(ConfigError, match="also say how they are encoded"):
+        day(values=None, **options)
+
+
+def test_a_password_in_the_registrys_address_is_masked() -> None:
+    """As in every text of the settings."""
+    settings = ClientSettings.of(
+        {"bootstrap.servers": "b:1", "schema.registry.url": "http://anna:canary-word@r:8081"}
+    )
+    assert "canary" not in repr(settings)
+    assert "anna:canary-word" in settings.secret_values()

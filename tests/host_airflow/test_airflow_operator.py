@@ -86,7 +86,8 @@ def test_values_become_columns(
         window=Window(
             "{{ dag_run.conf['topic'] }}",
             starting_offsets="earliest",
-            values="json:id int64",
+            values="json:{{ dag_run.conf['columns'] }}",
+            on_bad="{{ dag_run.conf.get('on_bad', '') }}",
             flatten=True,
         ),
         group_id=group_id,
@@ -94,7 +95,7 @@ def test_values_become_columns(
         output=str(tmp_path / "out"),
     )
     context: Any = context_of(12)
-    context["dag_run"].conf = {"topic": name}
+    context["dag_run"].conf = {"topic": name, "columns": "id int64"}
     task.render_template_fields(context)
     [file] = Path(task.execute(context)["output"]).glob("*.parquet")
     assert pq.read_table(file)["id"].to_pylist() == [7]

@@ -33,6 +33,8 @@ _TEMPLATED: Final[Mapping[type, Sequence[str]]] = {
         "max_out_of_orderness",
         "isolation",
         "on_data_loss",
+        "values",
+        "on_bad",
     ),
     Policy: ("on_covered", "on_open_claim", "claim_age", "claim_wait", "max_offsets"),
     Folder: ("path", "partition_by", "storage_options", "storage_conn_id"),

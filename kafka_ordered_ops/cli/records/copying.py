@@ -38,7 +38,7 @@ class Copied:
         noun = "record" if self.records == 1 else "records"
         late = f", {self.late:,} of them late" if self.late else ""
         return f"{self.records:,} {noun}{late}" + (
-            f"; {self.skipped:,} skipped, which are not JSON" if self.skipped else ""
+            f"; {self.skipped:,} skipped, which cannot be decoded" if self.skipped else ""
         )
 
 

@@ -101,6 +101,11 @@ def delivery_text(record: WindowRecord) -> Text:
         ("records", number_text(records)),
         ("out_of_order", number_text(summary["out_of_order"])),
         ("late", number_text(summary["late"])),
+        *(
+            [("dead letters", number_text(summary[name]))]
+            if (name := "dead_letters") in summary
+            else []
+        ),
         ("seconds", NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else NOTHING),
         ("output", summary["output"] or NOTHING),

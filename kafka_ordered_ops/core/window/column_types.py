@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 #: Types within types: each level is a call of Python.
 _LEVELS_MAX: Final = 32
-_DECIMAL: Final = re.compile(r"decimal(128|256)\((\d{1,2}), (-?\d{1,2})\)")
+_DECIMAL: Final = re.compile(r"decimal(128|256)\((\d{1,2}), ?(-?\d{1,2})\)")
 #: Between columns, and not within the brackets of a type.
 _COMMA: Final = re.compile(r",(?![^\[(]*[\])])")
-_TIMESTAMP: Final = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ([\w+:/-]{1,64}))?\]", re.ASCII)
+_TIMESTAMP: Final = re.compile(
+    r"timestamp\[(s|ms|us|ns)(?:, ?(?:tz=)?([\w+:/-]{1,64}))?\]", re.ASCII
+)
 
 
 @cache
@@ -36,12 +38,24 @@ def _plain() -> dict[str, pa.DataType]:
         pa.time64("us"),
         pa.time64("ns"),
     ]
-    return {str(kind): kind for kind in (pa.bool_(), *integers, *floats, *texts, *times)}
+    names: dict[str, pa.DataType] = {
+        "date32": pa.date32(),
+        "float32": pa.float32(),
+        "float64": pa.float64(),
+    }
+    return names | {str(kind): kind for kind in (pa.bool_(), *integers, *floats, *texts, *times)}
 
 
 def fields_to_json(fields: Any) -> list[Any]:
-    """Return the fields of a schema or of a struct as JSON; raise `ConfigError` for a type that has none."""
-    return [_field_to_json(field, _LEVELS_MAX) for field in fields]
+    """Return the fields of a schema as JSON; raise `ConfigError` for a type that has none, or a name that is there twice."""
+    return _fields_to_json(fields, _LEVELS_MAX)
+
+
+def _fields_to_json(fields: Any, levels: int) -> list[Any]:
+    names = [field.name for field in fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"the columns have names twice: {', '.join(sorted(twice))}")
+    return [_field_to_json(field, levels) for field in fields]
 
 
 def _field_to_json(field: Any, levels: int) -> list[Any]:
@@ -55,7 +69,7 @@ def _to_json(kind: Any, levels: int) -> Any:
     if not levels:
         raise ConfigError(f"a type has more than {_LEVELS_MAX} levels")
     if pa.types.is_struct(kind):
-        return {"struct": [_field_to_json(field, levels - 1) for field in kind]}
+        return {"struct": _fields_to_json(kind, levels - 1)}
     if pa.types.is_list(kind):
         return {"list": _to_json(kind.value_type, levels - 1)}
     if pa.types.is_large_list(kind):
@@ -134,4 +148,7 @@ def _type_named(name: str) -> pa.DataType:
             return pa.timestamp(unit, match[2])
     except ValueError as error:
         raise JsonError(f"a type is {name}: {error}") from None
-    raise JsonError(f"a type is {ascii(name)[:80]}")
+    raise JsonError(
+        f"a type is {ascii(name)[:80]}: give one of {', '.join(_plain())}, timestamp[us, UTC], decimal128(9, 2); in JSON also "
+        '{"list": TYPE}, {"map": TYPE} or {"struct": [[NAME, TYPE]]}'
+    )

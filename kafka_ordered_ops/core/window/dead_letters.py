@@ -61,6 +61,8 @@ def as_on_bad(value: object) -> OnBad | DeadLetter:
         return DeadLetter(topic) if limit is None else DeadLetter(topic, int(limit))
     if isinstance(value, str) and value.startswith("dead_letter"):
         raise ConfigError(f"on_bad is {shown(value)}: give dead_letter:TOPIC, or DeadLetter(TOPIC)")
+    if isinstance(value, str) and value not in tuple(OnBad):
+        raise ConfigError(f"on_bad is {shown(value)}: give 'fail', 'keep' or 'dead_letter:TOPIC'")
     return check_choice(value, OnBad, what="on_bad")
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, loads
+from kafka_ordered_ops.core.strict_json import JsonError, Stored, Text, dumps, loads
 from kafka_ordered_ops.core.window.column_types import (
     fields_from_json,
     fields_of_text,
@@ -44,8 +44,7 @@ def as_format(value: object, what: str) -> Format | None:
         if isinstance(value, str):
             return _not_for_keys(_format_of_text(value.strip(), what), what)
         if isinstance(value, Mapping):
-            stored = _StoredFormat.parse({"format": dict(value)}, what)
-            return _not_for_keys(stored.format.value, what)
+            return _not_for_keys(_format_of_json(value, what), what)
     except JsonError as error:
         raise ConfigError(f"{what}: {error}") from None
     raise _not_a_format(value, what)
@@ -62,7 +61,7 @@ def _not_for_keys(value: Format | None, what: str) -> Format | None:
 def _format_of_text(text: str, what: str) -> Format:
     kind, _, rest = text.partition(":")
     if text.startswith("{"):
-        return _StoredFormat.parse({"format": loads(text, limit_bytes=2**20)}, what).format.value
+        return _format_of_json(loads(text, limit_bytes=2**20), what)
     if kind == "avro":
         return Avro(subject=rest.strip() or None)
     if kind == "protobuf":
@@ -75,6 +74,14 @@ def _format_of_text(text: str, what: str) -> Format:
     raise _not_a_format(text, what)
 
 
+def _format_of_json(json: Mapping[str, Any], what: str) -> Format:
+    """Return the format of a mapping, in which a schema of Avro may be JSON instead of text."""
+    schema = json.get("schema")
+    if isinstance(schema, Mapping | list):
+        json = {**json, "schema": dumps(schema)}
+    return _StoredFormat.parse({"format": dict(json)}, what).format.value
+
+
 def _not_a_format(value: object, what: str) -> ConfigError:
     return ConfigError(
         f"{what} is {shown(value)}: give Avro(...), Json(...), Protobuf(...) or Debezium(...); or as text 'avro', "
@@ -85,23 +92,31 @@ def _not_a_format(value: object, what: str) -> ConfigError:
 def kept(asked: Format | None, planned: Format | None) -> Format | None:
     """Return how a planned window is read when it is asked for again.
 
-    The schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
+    A schema that was looked up for the plan stays, as long as it is that of the same subject. Everything else is as the
     caller has it: wrong arguments can be corrected and the window read again.
     """
     if isinstance(asked, Debezium) and isinstance(planned, Debezium):
         values: Any = kept(asked.values, planned.values)
         keys: Any = kept(asked.keys, planned.keys)
         return replace(asked, values=values, keys=keys)
+    if (
+        asked is None
+        or planned is None
+        or isinstance(asked, Debezium)
+        or isinstance(planned, Debezium)
+    ):
+        return asked
+    # Without a subject, the caller gave the schema.
+    if planned.subject is None or asked.subject not in (None, planned.subject):
+        return asked
     match asked, planned:
         case Avro(schema=None), Avro(schema=str(schema)):
-            fixed: Format = asked.fixed(planned.subject, schema, planned.references)
+            return asked.fixed(planned.subject, schema, planned.references)
         case Protobuf(descriptor=None), Protobuf(descriptor=str(text)):
-            fixed = asked.fixed(planned.subject, text)
+            return asked.fixed(planned.subject, text)
         case Json(schema=None), Json() if planned.schema is not None:
-            fixed = asked.fixed(planned.subject, planned.schema)
-        case _:
-            return asked
-    return fixed if asked.subject in (None, planned.subject) else asked
+            return asked.fixed(planned.subject, planned.schema)
+    return asked
 
 
 def format_to_json(value: Format | None) -> dict[str, Any] | None:

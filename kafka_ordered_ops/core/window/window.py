@@ -151,6 +151,10 @@ class Window:
             object.__setattr__(self, "starting_offsets", bounds)
         if self.since is not None:
             self._check_interval(self.since)
+        if not self.is_decoded and (self.flatten or self.on_bad is not OnBad.FAIL):
+            raise ConfigError(
+                "on_bad and flatten are about decoded values: also say how they are encoded, with values= or keys="
+            )
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:

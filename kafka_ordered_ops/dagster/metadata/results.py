@@ -36,6 +36,7 @@ _SHOWN: Final = (
     "cutoff",
     "offsets",
     "late",
+    "dead_letters",
     "out_of_order",
 )
 
@@ -53,7 +54,7 @@ def window_metadata(
     metadata: dict[str, Any] = {
         rows: summary["records"],
         f"{_PREFIX}/picture": picture,
-        **{f"{_PREFIX}/{name}": summary[name] for name in _SHOWN},
+        **{f"{_PREFIX}/{name}": summary[name] for name in _SHOWN if name in summary},
         f"{_PREFIX}/first_record": summary["timestamp_min"],
         f"{_PREFIX}/last_record": summary["timestamp_max"],
         f"{_PREFIX}/ran": ran,

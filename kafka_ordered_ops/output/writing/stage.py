@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.arguments import check_count, check_flag
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, LeaveOut, decoder_of
 from kafka_ordered_ops.decoding.left_out import LeftOut
+from kafka_ordered_ops.decoding.plain_types import plain_batch, plain_columns
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
@@ -142,7 +144,7 @@ def stage_windows(
     pieces = pieces_of(plans)
     started = time.monotonic()
     decoder = decoder_of(plans[0].window, settings)
-    schema = STAGE_SCHEMA if decoder is None else decoder.schema_of(STAGE_SCHEMA)
+    schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition_by)
     limit = plans[0].window.dead_letter
     left_out = None if limit is None else LeftOut(limit, len(plans))
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
@@ -172,7 +174,10 @@ def stage_windows(
             for window, rows in tables:
                 leave_out = None if left_out is None else partial(left_out.add, window)
                 files.write(
-                    window, rows if decoder is None else partial(_decoded, decoder, rows, leave_out)
+                    window,
+                    rows
+                    if decoder is None
+                    else partial(_decoded, decoder, rows, schema, leave_out),
                 )
             for window, draft in enumerate(drafts):
                 written = files.close(window)
@@ -184,11 +189,25 @@ def stage_windows(
     return sealed
 
 
-def _decoded(decoder: Decoder, rows: Rows, leave_out: LeaveOut | None) -> pa.Table:
+def _written_columns(decoder: Decoder, partition_by: str | None) -> pa.Schema:
+    """Return the columns of the files; raise `ConfigError` for those that files cannot have."""
+    columns = plain_columns(decoder.schema_of(STAGE_SCHEMA), STAGE_SCHEMA)
+    # Readers take these from the names of folders.
+    added = {"window_id", *(["date", "hour"] if partition_by == "hour" else [partition_by])}
+    if taken := [name for name in columns.names if name.lower() in added]:
+        raise ConfigError(
+            f"decoded values have the field {', '.join(taken)}, a column that the folders add: use flatten=False"
+        )
+    return columns
+
+
+def _decoded(
+    decoder: Decoder, rows: Rows, columns: pa.Schema, leave_out: LeaveOut | None
+) -> pa.Table:
     """Return a file's rows decoded, in the thread that writes it."""
     table = rows()
     batches = (decoder.decoded(batch, leave_out) for batch in table.to_batches(DECODED_ROWS))
-    return pa.Table.from_batches(batches, decoder.schema_of(table.schema))
+    return pa.Table.from_batches((plain_batch(batch, columns) for batch in batches), columns)
 
 
 class Tally:

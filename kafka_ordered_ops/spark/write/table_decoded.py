@@ -35,9 +35,9 @@ def decoded_types(records: pa.Schema, undecoded: Mapping[str, str]) -> dict[str,
     """Return the types of decoded records in Spark's SQL, with those that are given for columns that stay as they are."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from kafka_ordered_ops.spark.read.decoded import spark_columns
+    from kafka_ordered_ops.decoding.plain_types import plain_columns
 
-    schema = from_arrow_schema(spark_columns(records), prefer_timestamp_ntz=True)
+    schema = from_arrow_schema(plain_columns(records), prefer_timestamp_ntz=True)
     types = {field.name: sql_type(field.dataType) for field in schema.fields}
     for name, type_ in undecoded.items():
         index = RECORD_SCHEMA.get_field_index(name)
