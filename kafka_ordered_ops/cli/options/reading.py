@@ -256,12 +256,12 @@ class Sheet:
         from kafka_ordered_ops.core.window.window import Window
         from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
 
-        window = Window(
-            topics,
-            values=None if self.values in _BYTES else given_format(self.values, "--values"),
-            keys=None if self.keys in _BYTES else given_format(self.keys, "--keys"),
-            on_bad=OnBadValue.FAIL if self.on_bad in (None, OnBad.FAIL) else OnBadValue.KEEP,
-        )
+        values = None if self.values in _BYTES else given_format(self.values, "--values")
+        keys = None if self.keys in _BYTES else given_format(self.keys, "--keys")
+        if values is None and keys is None:
+            return None
+        on_bad = OnBadValue.FAIL if self.on_bad in (None, OnBad.FAIL) else OnBadValue.KEEP
+        window = Window(topics, values=values, keys=keys, on_bad=on_bad)
         return decoder_of(fixed(window, settings), settings)
 
     def shown(self, text: str | None) -> Bytes:
