@@ -204,7 +204,7 @@ def _with_schema(
         return wanted.fixed(subject, newest.text, newest.reference_texts)
     if isinstance(wanted, Protobuf) and wanted.descriptor is None:
         with _needs_protobuf():
-            from kafka_ordered_ops.decoding.protobuf_schemas import compiled
+            from kafka_ordered_ops.decoding.protobuf.schemas import compiled
         subject = wanted.subject or default
         return wanted.fixed(subject, compiled(_newest(wanted, subject, registry, "PROTOBUF")))
     if isinstance(wanted, Json) and wanted.schema is None:
@@ -246,7 +246,7 @@ def _stored(
     if not isinstance(wanted, Protobuf):
         return None
     with _needs_protobuf():
-        from kafka_ordered_ops.decoding.protobuf_schemas import as_descriptor
+        from kafka_ordered_ops.decoding.protobuf.schemas import as_descriptor
     return as_descriptor
 
 
@@ -361,7 +361,7 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
         return _JsonReader(wanted)
     if isinstance(wanted, Protobuf):
         with _needs_protobuf():
-            from kafka_ordered_ops.decoding.protobuf_records import ProtobufReader
+            from kafka_ordered_ops.decoding.protobuf.records import ProtobufReader
         return ProtobufReader(wanted, registry)
     if isinstance(wanted, Debezium):
         return DebeziumReader(wanted, lambda part: _reader(part, registry))

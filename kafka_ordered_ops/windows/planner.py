@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -61,6 +61,7 @@ from kafka_ordered_ops.windows.checks import (
     unpublished_notes,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
+from kafka_ordered_ops.windows.schemas import Schemas
 from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
@@ -98,7 +99,7 @@ class Planner:
         self._owner = owner
         self._clock = clock
         self._pause = pause
-        self._fixed = fixed
+        self._schemas = Schemas(fixed)
         #: Whether a draft was outdated because others had planned meanwhile: in such a group, most drafts will be.
         self._is_overtaken = False
 
@@ -160,7 +161,7 @@ class Planner:
             resumed = {name: record for name, record in existing.items() if record is not None}
             fresh = {name: window for name, window in to_plan.items() if existing[name] is None}
             known = {name: fresh.pop(name) for name in view.forgotten.keys() & fresh.keys()}
-            fresh = dict(zip(fresh, self._with_schemas(fresh.values()), strict=True))
+            fresh = dict(zip(fresh, self._schemas.of(fresh.values()), strict=True))
             # 3. Handle other open windows, and outputs of others, in the way of new windows.
             if place is not None:
                 notes = self._check_place(place, view, fresh, resumed, windows)
@@ -183,7 +184,7 @@ class Planner:
                     raise
                 turn.leave()
                 asked = to_plan.pop(error.window_id)
-                replayed[error.window_id] = self._read_like(
+                replayed[error.window_id] = self._schemas.read_like(
                     self._replay_instead(error, asked), asked
                 )
                 continue
@@ -193,7 +194,9 @@ class Planner:
                 after = None
             if after is not None:
                 planned = {
-                    name: self._read_like(_plan_of(known_window(after, name)), windows[name])
+                    name: self._schemas.read_like(
+                        _plan_of(known_window(after, name)), windows[name]
+                    )
                     for name in to_plan
                 }
                 notes = unpublished_notes(after, windows)
@@ -320,27 +323,6 @@ class Planner:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
-
-    def _with_schemas(self, windows: Iterable[Window]) -> Iterator[Window]:
-        """Yield windows with the schemas that the registry has now; those of one call are read alike."""
-        first: Window | None = None
-        for window in windows:
-            first = first or self._fixed(window)
-            yield replace(window, values=first.values, keys=first.keys)
-
-    def _asked_now(self, record: WindowRecord, asked: Window) -> Window:
-        """Return a request for a window that exists, with the schemas that its next attempt reads with."""
-        if record.status is not WindowStatus.PLANNED:
-            return asked
-        window = self._fixed(record.plan.window.read_like(asked))
-        return replace(asked, values=window.values, keys=window.keys)
-
-    def _read_like(self, plan: WindowPlan, asked: Window) -> WindowPlan:
-        """Return a plan with its formats as they are asked for now, and the schemas that were looked up for it."""
-        window = plan.window.read_like(asked)
-        if window == plan.window:
-            return plan
-        return replace(plan, window=self._fixed(window))
 
     def _replay_instead(self, error: WindowCoveredError, window: Window) -> WindowPlan:
         view = self._ledger.read(self._group, keep=lambda record: covers(record, window))
@@ -487,7 +469,7 @@ class Planner:
             partial(
                 claiming.resume,
                 looked_at=record,
-                window=self._asked_now(record, windows[name]),
+                window=self._schemas.asked_now(record, windows[name]),
                 log_starts=starts,
                 unreadable=unreadable.get(name, {}),
                 now_ms=now_ms,

@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.decoding import Protobuf, decode
-from kafka_ordered_ops.decoding.protobuf_schemas import as_descriptor, compiled
+from kafka_ordered_ops.decoding.protobuf.schemas import as_descriptor, compiled
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema
 from tests.support.encoded_values import batch_of
 

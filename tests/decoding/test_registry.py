@@ -21,8 +21,9 @@ from kafka_ordered_ops import (
     SettingNotAllowedError,
     Window,
 )
-from kafka_ordered_ops.decoding import Avro, Debezium, Protobuf, Registry, decode, protobuf_schemas
+from kafka_ordered_ops.decoding import Avro, Debezium, Protobuf, Registry, decode
 from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
+from kafka_ordered_ops.decoding.protobuf import schemas as protobuf_schemas
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import debezium

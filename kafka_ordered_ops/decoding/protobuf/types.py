@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.decoding.bad import BadValueError
-from kafka_ordered_ops.decoding.protobuf_sizes import Shape
+from kafka_ordered_ops.decoding.protobuf.sizes import Shape
 
 #: Takes what the library returns for a field, or the message of it, and returns a value as pyarrow takes it.
 _Read: TypeAlias = Callable[[Any], Any]

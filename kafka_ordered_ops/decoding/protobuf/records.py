@@ -21,14 +21,14 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.formats import Framing, Protobuf
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.frames import delimited, id_end, message_index, schema_id
-from kafka_ordered_ops.decoding.protobuf_schemas import (
+from kafka_ordered_ops.decoding.protobuf.schemas import (
     CompilerError,
     main_file,
     ordered_files,
     with_bundled,
 )
-from kafka_ordered_ops.decoding.protobuf_sizes import Shape, check_size, length_without_look
-from kafka_ordered_ops.decoding.protobuf_types import message_type
+from kafka_ordered_ops.decoding.protobuf.sizes import Shape, check_size, length_without_look
+from kafka_ordered_ops.decoding.protobuf.types import message_type
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 
 #: Frames whose message was checked. There are a few, unless the bytes are no frames.

@@ -1,0 +1,1 @@
+"""Values in Protobuf. The one door to the Protobuf library."""
