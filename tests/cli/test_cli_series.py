@@ -165,7 +165,7 @@ def test_a_series_is_bounded() -> None:
 # --- series ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_series_is_delivered_in_one_pass(cluster: Cluster, cutoffs: Backfill) -> None:
     """Each window holds what was stamped since the one before; the same command again finds all done."""
     first = cutoffs.run(90, "--json")
@@ -185,7 +185,7 @@ def test_a_series_is_delivered_in_one_pass(cluster: Cluster, cutoffs: Backfill) 
     assert [one["window_id"] for one in listed] == each(first, "window_id")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_series_has_the_windows_of_single_commands(cluster: Cluster, cutoffs: Backfill) -> None:
     """A window that a single command has delivered is found by the series, under the same default name."""
     single = cluster.run(15)
@@ -195,7 +195,7 @@ def test_a_series_has_the_windows_of_single_commands(cluster: Cluster, cutoffs: 
     assert each(found, "window_id")[0] == single.json["window_id"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_series_goes_on_where_it_ended(cutoffs: Backfill) -> None:
     """With a later --until only the windows that are new are read."""
     cutoffs.run(45)
@@ -204,7 +204,7 @@ def test_a_series_goes_on_where_it_ended(cutoffs: Backfill) -> None:
     assert each(longer, "ran") == [False] * 3 + [True] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     """One row a window, the sums, where the files are; and in one sentence what was done."""
     first, again = cutoffs.run(90), cutoffs.run(90)
@@ -218,7 +218,7 @@ def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     assert "6 windows: 6 published already" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_covered_window_of_a_series_gets_no_folder(cluster: Cluster, cutoffs: Backfill) -> None:
     """What another window has taken is not told as empty."""
     cluster.run(30, "--window-id", "before")
@@ -229,7 +229,7 @@ def test_a_covered_window_of_a_series_gets_no_folder(cluster: Cluster, cutoffs: 
     assert "2 covered by other windows" in cutoffs.run(45).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", list(KillPoint))
 def test_a_killed_series_ends_well_when_it_is_run_again(
     cluster: Cluster, cutoffs: Backfill, point: KillPoint
@@ -248,7 +248,7 @@ def test_a_killed_series_ends_well_when_it_is_run_again(
     assert list(stages_of(cluster.output).glob("*/*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
     """Windows that wait for their publishing and windows that nobody has planned go together."""
     cutoffs.run(45, kill_at=KillPoint.BEFORE_PUBLISH)
@@ -277,7 +277,7 @@ def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Bac
 # --- intervals and sweeps -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interval_takes_its_own_times(cluster: Cluster) -> None:
     """With --since what was stamped before it stays; all results tell where the interval begins."""
     question = (*cluster.question(60), "--since", at(15))
@@ -321,7 +321,7 @@ def test_a_series_of_intervals_leaves_the_rest_to_a_sweep(
     assert "(sweep)" in cli("windows", "list", *cluster.where).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_late_records_of_intervals_go_to_the_next_series(
     cluster: Cluster, intervals: Backfill, produce: Produce
 ) -> None:
@@ -334,7 +334,7 @@ def test_late_records_of_intervals_go_to_the_next_series(
     assert each(series, "late") == [0, 0, 0, 0, 1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_can_be_killed_too(cluster: Cluster) -> None:
     """It is a window like others: the same command finishes it."""
     cluster.run(90, "--since", at(60))

@@ -187,7 +187,7 @@ def test_what_cannot_be_is_named(more: dict[str, Any], message: str) -> None:
         build_process_window_op(**process_words(**{**given, **more}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_step_process_that_is_killed(
     bootstrap: str,

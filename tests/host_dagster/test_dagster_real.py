@@ -124,6 +124,7 @@ def test_a_backfill_from_the_last_hour_to_the_first(house: House) -> None:
     house.check_delivered("newest_first", range(6))
 
 
+@pytest.mark.long
 def test_a_partition_is_materialised_again(house: House, backfills: dict[str, str]) -> None:
     """The same records, in the same place; the committed offsets stay where they are."""
     house.dagster.await_backfill(backfills["one_run"])

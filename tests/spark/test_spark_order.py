@@ -126,7 +126,7 @@ def _many(topic: str, ends: dict[int, int]) -> list[WindowPlan]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("times", "plans", "transaction_records"),
     [
@@ -225,7 +225,7 @@ def test_there_is_a_key_for_each_partition(partitions: int) -> None:
     assert len(set(keys)) == len(keys) == partitions
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("partitions", [1, 2, 7, 200])
 def test_keys_lead_where_spark_puts_them(spark: SparkSession, partitions: int) -> None:
     """By Spark's own hash, and by where rows really come out."""
@@ -328,7 +328,7 @@ def _by_key(frame: DataFrame, cases: list[Case], root: Path) -> None:
     assert frame.count() == sum(len(case.rows) for case in cases)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ordered", "take", "windows"),
     [
@@ -363,7 +363,7 @@ def test_each_slice_is_read_once(
     assert _offsets(slices) == planned
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_order_by_hash_reads_once_too(
     bootstrap: str,
     cases: list[Case],
@@ -378,7 +378,7 @@ def test_the_order_by_hash_reads_once_too(
     assert set(reads().values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_order_by_spark_alone_reads_twice(
     bootstrap: str, cases: list[Case], spark: SparkSession, reads: Callable[[], Counter[str]]
 ) -> None:

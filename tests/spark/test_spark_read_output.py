@@ -89,7 +89,7 @@ def _in_parts(
     return merged
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     "write",
@@ -203,7 +203,7 @@ def test_names_are_in_order_of_their_numbers(tmp_path: Path) -> None:
     assert data_names(LocalFiles(), str(tmp_path)) == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("either_way")
 def test_types_come_back_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever a job makes of records: the same types and values as Spark's own reader."""
@@ -261,7 +261,7 @@ def test_windows_that_are_not_there_are_named(spark: SparkSession, tmp_path: Pat
         read_output(spark, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("either_way")
 def test_a_file_with_other_columns_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """At once, or by the task that reads it: windows of a job that was changed in between are read one by one."""
@@ -273,7 +273,7 @@ def test_a_file_with_other_columns_is_named(spark: SparkSession, tmp_path: Path)
     assert read_output(spark, tmp_path, ["b"]).count() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("either_way")
 def test_random_files_come_back_in_order(spark: SparkSession, tmp_path: Path) -> None:
     """Random sizes, several windows, in a random order of windows."""
