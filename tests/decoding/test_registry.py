@@ -142,7 +142,7 @@ def test_texts_in_protobuf_are_compiled_with_their_imports(
         decoder = pickle.loads(pickle.dumps(decoder_of(planned, windows.settings)))
         # From here on, nothing is compiled.
         monkeypatch.setattr(protobuf_schemas, "compiled", None)
-        with windows.open(replace(window, values=None)) as opened:
+        with windows.open(replace(window, values=None, on_bad="fail")) as opened:
             table = pa.Table.from_batches(map(decoder.decoded, opened.to_arrow().to_batches()))
     rows: list[Any] = table["value"].to_pylist()
     assert rows[1]["total"] == {"units": 7}

@@ -167,5 +167,5 @@ def test_types_that_spark_lacks_are_named_before_anything_runs(
     values = Json(pa.schema([("huge", pa.decimal256(50, 0))]))
     windows = OrderedWindows(bootstrap, group_id)
     plan = windows.plan(window(name, values=values))
-    with pytest.raises(ConfigError, match="value: huge: Spark's decimals have at most 38 digits"):
+    with pytest.raises(ConfigError, match="value: huge: decimals of files and of Spark"):
         read_windows(spark, [plan], settings_of(bootstrap))

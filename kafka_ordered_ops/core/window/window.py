@@ -180,7 +180,7 @@ class Window:
     @property
     def undecoded(self) -> Window:
         """The same window with values and keys as bytes."""
-        return replace(self, values=None, keys=None)
+        return replace(self, values=None, keys=None, on_bad=OnBad.FAIL, flatten=False)
 
     @property
     def is_decoded(self) -> bool:
