@@ -108,7 +108,7 @@ def test_a_killed_server_delays_its_records_by_their_leases(memory: MemoryWorld)
     run(scenario())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_replaced_server_hands_out_nothing(memory: MemoryWorld) -> None:
     """A server that has not heard that it was replaced writes leases, and none of them reaches a client."""
     memory.create("orders")
