@@ -53,6 +53,11 @@ collect_ignore_glob = [
             "relay/test_page.py",
             "relay/test_relay_*.py",
         ],
+        "grpc_tools": [
+            "decoding/test_protobuf*.py",
+            "decoding/test_registry.py",
+            "spark/test_spark_decoded.py",
+        ],
         "opentelemetry.sdk": ["processing/test_metrics.py"],
     }.items()
     if not _is_there(library)
