@@ -138,7 +138,7 @@ class Decoder:
 
 
 def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
-    """Return the decoder of a planned window; None if its records stay bytes.
+    """Return the decoder of a window; None if its records stay bytes.
 
     It knows all schemas of the window's subjects, so that tasks on other machines need no registry.
 
@@ -148,11 +148,11 @@ def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
     """
     if not window.is_decoded:
         return None
-    registry = _registry_of(window, settings)
+    window, registry = _with_schemas(window, settings)
     for wanted in _of_registries(window):
         if registry is not None and wanted.needs_registry and wanted.subject is not None:
             registry.learn(wanted.subject, _stored(wanted))
-    return Decoder(window.values, window.keys, window.on_bad, window.flatten, registry)
+    return _decoder(window, registry)
 
 
 def fixed(window: Window, settings: ClientSettings) -> Window:
@@ -164,13 +164,22 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
     """
     if not window.is_decoded:
         return window
-    registry = _registry_of(window, settings)
-    topic = _only_topic(window)
+    window, registry = _with_schemas(window, settings)
+    # Invalid schemas are found before anything is planned.
+    _decoder(window, registry).schema_of(RECORD_SCHEMA)
+    return window
+
+
+def _decoder(window: Window, registry: RegistryClient | None) -> Decoder:
+    return Decoder(window.values, window.keys, window.on_bad, window.flatten, registry)
+
+
+def _with_schemas(window: Window, settings: ClientSettings) -> tuple[Window, RegistryClient | None]:
+    """Return a window with its reader schemas, and the registry, if a format needs one; those of a plan stay."""
+    registry, topic = _registry_of(window, settings), _only_topic(window)
     values = _with_schema(window.values, registry, topic)
     keys = _with_schema(window.keys, registry, topic, "key")
-    # Invalid schemas are found before anything is planned.
-    Decoder(values, keys, window.on_bad, window.flatten, registry).schema_of(RECORD_SCHEMA)
-    return replace(window, values=values, keys=keys)
+    return replace(window, values=values, keys=keys), registry
 
 
 def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | None:

@@ -16,14 +16,17 @@ from kafka_ordered_ops import (
     AuthenticationError,
     ClientSettings,
     ConfigError,
+    Copy,
     OrderedWindows,
     RegistryError,
     SettingNotAllowedError,
+    Table,
     Window,
 )
 from kafka_ordered_ops.decoding import Avro, Debezium, Protobuf, Registry, decode
 from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
 from kafka_ordered_ops.decoding.protobuf import schemas as protobuf_schemas
+from kafka_ordered_ops.delivery.job import WindowJob
 from kafka_ordered_ops.kafka.schema_registry import RegistryClient
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support import debezium
@@ -142,7 +145,7 @@ def test_texts_in_protobuf_are_compiled_with_their_imports(
         decoder = pickle.loads(pickle.dumps(decoder_of(planned, windows.settings)))
         # From here on, nothing is compiled.
         monkeypatch.setattr(protobuf_schemas, "compiled", None)
-        with windows.open(replace(window, values=None, on_bad="fail")) as opened:
+        with windows.open(window.undecoded) as opened:
             table = pa.Table.from_batches(map(decoder.decoded, opened.to_arrow().to_batches()))
     rows: list[Any] = table["value"].to_pylist()
     assert rows[1]["total"] == {"units": 7}
@@ -373,3 +376,19 @@ def test_columns_come_from_a_json_schema(registry: registries.Registry) -> None:
         batch_of(rows), values="json:prices-value", registry=registry.url, on_bad="keep"
     ).read_all()
     assert table["value"].to_pylist() == [{"id": 1, "price": {"amount": 2.5}}, None]
+
+
+@pytest.mark.slow
+def test_a_table_is_compared_with_the_columns_of_the_topics_own_subject(
+    registry: registries.Registry,
+) -> None:
+    """Before the window is planned, when nothing is looked up yet."""
+    registry.register("parcels-value", ADDRESS)
+    settings = ClientSettings.of(
+        {"bootstrap.servers": "127.0.0.1:1", "schema.registry.url": registry.url}
+    )
+    window = Window("parcels", values=Avro(), flatten=True)
+    work = WindowJob(job=Copy(), to=Table("lake.parcels"))
+    columns = work.copied(settings, [window])
+    assert columns is not None
+    assert columns.field("city").type == pa.string()

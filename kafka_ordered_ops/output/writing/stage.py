@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.arguments import check_count, check_flag
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
+from kafka_ordered_ops.core.window.partition import columns_of
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, LeaveOut, decoder_of
 from kafka_ordered_ops.decoding.left_out import LeftOut
@@ -144,10 +145,11 @@ def stage_windows(
     pieces = pieces_of(plans)
     started = time.monotonic()
     decoder = decoder_of(plans[0].window, settings)
-    schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition_by)
     limit = plans[0].window.dead_letter
     left_out = None if limit is None else LeftOut(limit, len(plans))
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
+    partition = outputs[0].partition
+    schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition)
     reader = open_reader(
         settings,
         plans[0].group_id,
@@ -189,11 +191,11 @@ def stage_windows(
     return sealed
 
 
-def _written_columns(decoder: Decoder, partition_by: str | None) -> pa.Schema:
+def _written_columns(decoder: Decoder, partition: str | None) -> pa.Schema:
     """Return the columns of the files; raise `ConfigError` for those that files cannot have."""
     columns = plain_columns(decoder.schema_of(STAGE_SCHEMA), STAGE_SCHEMA)
     # Readers take these from the names of folders.
-    added = {"window_id", *(["date", "hour"] if partition_by == "hour" else [partition_by])}
+    added = {"window_id", *columns_of(partition)}
     if taken := [name for name in columns.names if name.lower() in added]:
         raise ConfigError(
             f"decoded values have the field {', '.join(taken)}, a column that the folders add: use flatten=False"

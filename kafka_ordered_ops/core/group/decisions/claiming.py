@@ -346,14 +346,7 @@ def resume(
     if record.status is WindowStatus.PLANNED:
         # A written window needs its records no more.
         # What this attempt may lose, and how it reads: a replay later reads as the attempt that delivered.
-        attempt_window = replace(
-            plan.window,
-            on_data_loss=window.on_data_loss,
-            values=window.values,
-            keys=window.keys,
-            on_bad=window.on_bad,
-            flatten=window.flatten,
-        )
+        attempt_window = replace(plan.window.read_like(window), on_data_loss=window.on_data_loss)
         processed = view.processed_offsets(record.plan)
         plan = with_losses(replace(plan, window=attempt_window), log_starts, processed, unreadable)
         check_loss(plan)
