@@ -18,9 +18,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
 # Four tests at a time, also on two cores: they wait more than they work. Each worker has a broker of its own, and tests
-# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end.
+# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end. Up to three
+# tests that fail are run once more, alone.
 FOUR_AT_A_TIME := --numprocesses 4 --dist loadfile --max-worker-restart 0
-PYTEST := $(BIN)/python -m pytest $(FOUR_AT_A_TIME)
+PYTEST := $(BIN)/python -m tests.support.once_more $(FOUR_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
@@ -78,7 +79,7 @@ test-slow: $(SPARK_CLASSES) ## Tests of some seconds, and a whole Dagster
 	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
 
 test-airflow: $(SPARK_CLASSES) ## A whole Airflow, with scheduler and web server
-	$(BIN)/python -m pytest -m "airflow and not long"
+	$(BIN)/python -m tests.support.once_more -m "airflow and not long"
 
 test-all: test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
 	$(BIN)/python -m pytest -m "long and not spark41"
@@ -86,7 +87,7 @@ test-all: test-ci ## Besides those, the long ones, one at a time, and the quick 
 
 test-spark41: ## On Spark 4.1: its Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
-	$(SPARK41)/bin/python -m pytest $(FOUR_AT_A_TIME) -m "$(ON_SPARK41)"
+	$(SPARK41)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "$(ON_SPARK41)"
 
 # The packages of the lock for Spark 4.1, but for its pyspark; tests with the mark spark41 need jars of that one alone.
 test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make test-spark VERSION=4.2.1
@@ -95,11 +96,11 @@ test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make tes
 	sed -nE 's/^([a-z0-9][^ ]*==[^\\]*)\\$$/\1/p' requirements/spark41.txt | sed -E 's/^(pyspark)==.*/\1==$(VERSION)/' \
 		| $(BIN)/uv pip sync --quiet --compile-bytecode --python .venv-spark-$(VERSION)/bin/python -
 	$(BIN)/uv pip install --quiet --python .venv-spark-$(VERSION)/bin/python --no-deps --editable .
-	.venv-spark-$(VERSION)/bin/python -m pytest $(FOUR_AT_A_TIME) -m "spark and not slow and not spark41 and not long"
+	.venv-spark-$(VERSION)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "spark and not slow and not spark41 and not long"
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
-	$(AIRFLOW31)/bin/python -m pytest $(FOUR_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
+	$(AIRFLOW31)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
 
 # The locked crates without the address of their index, which cargo knows: it makes a lock first, for that line alone.
 native/Cargo.lock: native/crates.lock native/Cargo.toml

@@ -133,10 +133,10 @@ def test_room_is_made_by_all_that_ends_a_lease(world: World) -> None:
 
             await acknowledge(one, await read_all(one, 40 - 7, reader=None, records_max=100))
             world.write("orders", 0, *range(10))
-            short = await read_all(one, 5, reader=reader("brief"), lease_s=1.0)
-            [until_ms] = await one.extend([short[0].lease], 3.0)
+            short = await read_all(one, 5, reader=reader("brief"), lease_s=4.0)
+            [until_ms] = await one.extend([short[0].lease], 8.0)
             with pytest.raises(RelayLimitError):
-                await read(one, reader=reader("brief"), wait_s=1.5)
+                await read(one, reader=reader("brief"), wait_s=4.5)
             found = await read(one, reader=reader("brief"), wait_s=20.0)
             assert places(found)
             assert found[0].until_ms - 60_000 >= until_ms

@@ -91,8 +91,8 @@ def test_a_record_comes_again_after_its_lease_and_never_before(world: World) -> 
     async def scenario() -> None:
         async with serving(world) as one:
             short = await read_all(one, 1, records_max=1, lease_s=1.0)
-            longer = await read_all(one, 1, records_max=1, lease_s=1.0)
-            [until_ms] = await one.extend([longer[0].lease], 3.0)
+            longer = await read_all(one, 1, records_max=1, lease_s=3.0)
+            [until_ms] = await one.extend([longer[0].lease], 5.0)
             again = await read_all(one, 1)
             assert places(again) == places(short) == [(0, 0)]
             assert now_ms() >= short[0].until_ms
