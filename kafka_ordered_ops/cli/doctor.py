@@ -24,8 +24,10 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.errors.rights import MissingRight
 from kafka_ordered_ops.core.group.checks import unpublished_text
+from kafka_ordered_ops.core.group.summaries import untouched_text
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.spark.job_checks import check_session
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -96,7 +98,7 @@ def _ledger(
                 lookup_timeout_s=_TIMEOUT_S,
             ) as windows,
         ):
-            state = windows.state()
+            state, summaries = windows.state(), windows.summaries()
         unread = (
             []
             if state is None
@@ -150,6 +152,14 @@ def _ledger(
             else f"has {windows_text(len(state.open))} open"
         )
         yield Check("group", State.OK, f"{group_id} {text}")
+        now_ms = int(time.time() * 1000)
+        if untouched := summaries.untouched(DEFAULT_POLICY.claim_age, now_ms=now_ms):
+            yield Check(
+                "group",
+                State.WARNING,
+                f"{group_id} has {untouched_text(untouched, now_ms=now_ms)}",
+                f"kafka-ordered-ops windows abandon -b {settings.bootstrap_servers} -g {group_id} {untouched[0].window_id}",
+            )
         if state is not None and state.unpublished:
             yield Check(
                 "group",

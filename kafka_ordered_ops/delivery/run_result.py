@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.delivery.summary import held_text
+from kafka_ordered_ops.delivery.summary import all_held_text, held_text
 from kafka_ordered_ops.output.published import window_table
 from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
 from kafka_ordered_ops.output.writing.staged_output import output_of
@@ -150,7 +150,10 @@ def _outcome(before: WindowPlan, delivery: Delivery) -> str:
         if before.status.is_done:
             return "delivered again; its offsets had been committed before"
         if before.content is PlanContent.EMPTY:
-            return "published; it has no records"
+            held = (
+                "" if all_held_text(before) is None else "; open windows may hold them: see notes"
+            )
+            return f"published; it has no records{held}"
         return "published"
     if delivery.shown_again:
         return "readers did not see it; the output of an earlier attempt is published again"

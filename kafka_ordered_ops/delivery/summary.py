@@ -88,5 +88,12 @@ def held_text(plan: WindowPlan) -> str | None:
     return (
         f"window {plan.window_id}: up to {sum(window.offsets for window in held):,} offsets of its times are held by "
         f"{len(held):,} open window{'' if len(held) == 1 else 's'}: {listing}{more}. Their records are not lost: run "
-        "those windows again to deliver them, or abandon them to let another window take the records"
+        "those windows again to deliver them (in Airflow, clear their tasks), or let another window take the records: "
+        f"kafka-ordered-ops windows abandon -g {plan.group_id} {held[0].window_id}"
     )
+
+
+def all_held_text(plan: WindowPlan) -> str | None:
+    """Return a text for a window that takes nothing while open windows hold records of its times; else `None`."""
+    text = None if plan.offsets else held_text(plan)
+    return None if text is None else f"it takes no records, and others may be held: {text}"

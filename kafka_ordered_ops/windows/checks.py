@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
@@ -17,6 +18,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary, untouched_text
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
@@ -262,6 +264,24 @@ def unpublished_notes(view: GroupView, window_ids: Collection[str]) -> tuple[str
     if not waiting:
         return ()
     return (f"the group has {unpublished_text(waiting)}. A run with the same output publishes it",)
+
+
+def untouched_notes(
+    view: GroupView, plans: Iterable[WindowPlan], age: timedelta, *, now_ms: int
+) -> tuple[str, ...]:
+    """Return a note about open windows that no attempt has touched for an age: what they hold is delivered by no other.
+
+    Those in the way of `plans` are told with them.
+    """
+    told = {
+        name
+        for plan in plans
+        for name in (plan.window_id, *(held.window_id for held in plan.held_by_open))
+    }
+    others = [record for record in view.open_windows() if record.plan.window_id not in told]
+    summaries = Summaries(tuple(map(WindowSummary.of, others)))
+    old = summaries.untouched(age, now_ms=now_ms)
+    return (f"the group has {untouched_text(old, now_ms=now_ms)}",) if old else ()
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ from kafka_ordered_ops.windows.checks import (
     newest,
     present,
     unpublished_notes,
+    untouched_notes,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
 from kafka_ordered_ops.windows.schemas import Schemas
@@ -200,6 +201,9 @@ class Planner:
                     for name in to_plan
                 }
                 notes = unpublished_notes(after, windows)
+                notes += untouched_notes(
+                    after, planned.values(), policy.claim_age, now_ms=self._now_ms()
+                )
                 every = {**planned, **replayed}
                 return [
                     replace(plan, notes=(*plan.notes, *notes))

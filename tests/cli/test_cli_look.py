@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from typing import Any
 
 import pytest
@@ -160,6 +161,19 @@ def test_doctor_changes_nothing(kafka: InMemoryKafka, capfd: Captured) -> None:
     assert "has not planned" in found["group"]["text"]
     plan(kafka, GROUP, 4)
     assert "1 window open" in checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)["group"]["text"]
+
+
+def test_doctor_names_windows_that_nobody_works_on(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """An open window keeps its records, however green everything else is."""
+    with OrderedWindows(kafka.settings, GROUP, clock=lambda: time.time() - 200_000) as windows:
+        windows.plan(Window(["t"], at(4), starting_offsets=Earliest()), "forgotten")
+    [found] = [
+        one
+        for one in run(capfd, "doctor", "-b", kafka.bootstrap, "-g", GROUP)["checks"]
+        if one["state"] == "warning" and one["name"] == "group"
+    ]
+    assert "1 open window that no attempt works on: forgotten (" in found["text"]
+    assert found["cure"].endswith(f"windows abandon -b {kafka.bootstrap} -g {GROUP} forgotten")
 
 
 def test_doctor_names_a_cluster_that_is_away(

@@ -50,6 +50,21 @@ def test_a_run_without_records(make: Make, windows: OrderedWindows, orders: str)
     assert make().execute(context_of(100, run_id="4"))["records"] == 3
 
 
+@pytest.mark.slow
+def test_a_run_that_leaves_all_records_to_a_failed_one_is_not_green(
+    make: Make, windows: OrderedWindows
+) -> None:
+    """It is skipped, its window is done, and the reason names the window that holds the records, and the command."""
+    with pytest.raises(OSError, match="disk is full"):
+        make(window_id="failed", job=Sink(failures=1)).execute(context_of(100, run_id="1"))
+    with pytest.raises(AirflowSkipException) as skipped:
+        make(window_id="next").execute(context_of(101, run_id="2"))
+    assert "up to 6 offsets of its times are held by 1 open window: failed" in str(skipped.value)
+    assert f"windows abandon -g {windows.group_id} failed" in str(skipped.value)
+    assert windows.show("next").status is WindowStatus.COMMITTED
+    assert make(window_id="failed").execute(context_of(100, run_id="1"))["records"] == 6
+
+
 def test_offsets_without_records_are_skipped_after_the_commit(
     make: Make, windows: OrderedWindows, topic: MakeTopic, bootstrap: str
 ) -> None:

@@ -11,7 +11,7 @@ from kafka_ordered_ops import Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import HeldElsewhere
 from kafka_ordered_ops.testing import InMemoryKafka
-from kafka_ordered_ops.windows import OrderedWindows
+from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.support.windows_support import BASE_MS, at
 
 
@@ -79,3 +79,15 @@ def test_of_windows_planned_together_those_that_ask_are_told(windows: OrderedWin
     windows.plan(asked(20, since=10), "mine")
     plans = windows.plan_many([asked(one + 10, since=one) for one in (0, 10, 20)], ["a", "b", "c"])
     assert [held(plan) for plan in plans] == [{}, {"mine": 2}, {}]
+
+
+def test_a_run_tells_of_windows_that_nobody_works_on(windows: OrderedWindows) -> None:
+    """Also beside its own times: once they are older than `claim_age`, and not those that it names anyway."""
+    long_ago = OrderedWindows(windows.settings, "g", clock=lambda: BASE_MS / 1000 + 100)
+    with long_ago:
+        long_ago.plan(asked(10, since=0), "marked")
+        long_ago.plan(asked(20, since=10), "in-the-way")
+    age = Policy(claim_age="PT2H")
+    [note] = windows.plan(asked(20, since=10), "again", age).notes
+    assert note.startswith("the group has 1 open window that no attempt works on: marked (")
+    assert "(2 offsets, planned, untouched for PT2H45M)" in note

@@ -56,7 +56,7 @@ class DeliverTask(PlanTask):
                 plan = self.plan(windows, context, times)
                 self.link_facts = self._known = plan_facts(plan)
                 self._brokers = windows.settings.bootstrap_servers
-                if not plan.offsets and self.on_empty is OnEmpty.SKIP:
+                if self.skips(plan):
                     self.skip_empty(windows, plan)
                 facts = self._delivered(self._deliver(windows, plan, job), plan, times)
         self._known = facts

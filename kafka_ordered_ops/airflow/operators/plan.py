@@ -110,8 +110,7 @@ class PlanWindowOperator(PlanTask):
                 plan = self.plan(windows, context, times)
                 if plan.status.is_done:
                     windows.check_readable(plan)
-                is_empty = not plan.offsets and self.on_empty is OnEmpty.SKIP
-                if is_empty or plan.content is PlanContent.COVERED:
+                if self.skips(plan) or plan.content is PlanContent.COVERED:
                     self.skip_empty(windows, plan)
                 return self._result(windows, plan, times)
 

@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import OnCovered, PlanContent
 from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy, check_policy
-from kafka_ordered_ops.delivery.summary import held_facts, held_text
+from kafka_ordered_ops.delivery.summary import all_held_text, held_facts, held_text
 from kafka_ordered_ops.delivery.verdict import as_replay, is_finished, is_replayed, nothing_left
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class PlanTask(WindowTask):
         policy: what to do about conflicting windows and programs. For `Policy.on_covered`, ``auto`` and ``replay``
             read the records of the finished window with these times again (its task was cleared), or skip the task
             without such a window; ``skip`` skips the task. (templated)
-        on_empty: ``skip`` skips the task when its window has no records.
+        on_empty: ``skip`` skips the task when its window has no records. It is always skipped if open windows may hold
+            them: it would look as if there were none.
     """
 
     template_fields: Sequence[str] = (*WindowTask.template_fields, "mode", "policy")
@@ -133,11 +134,20 @@ class PlanTask(WindowTask):
         if ti is not None:
             ti.xcom_push(key=HELD_BY_OPEN, value=held_facts(plan))
 
+    def skips(self, plan: WindowPlan) -> bool:
+        """Return whether the task is skipped instead of delivering nothing.
+
+        It always is if open windows hold records of the window's times: a successful task would hide them.
+        """
+        is_asked = not plan.offsets and self.on_empty is OnEmpty.SKIP
+        return is_asked or all_held_text(plan) is not None
+
     def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
         """Commit a window that has nothing to read, and skip the task; raise `AirflowSkipException`."""
+        held = held_text(plan)
         if plan.status.is_open:
             windows.commit(plan)
-        raise AirflowSkipException(no_records(plan))
+        raise AirflowSkipException(f"{no_records(plan)}{'' if held is None else f'. {held}'}")
 
     def _planned(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
         window, window_id = self.window_of(times), self.window_id_of(context)

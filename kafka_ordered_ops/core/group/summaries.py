@@ -7,14 +7,16 @@ of a window therefore has a header with its summary.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text
+from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import Attempt, PartsCount, TimeMs
 
@@ -23,6 +25,9 @@ _VERSION: Final = 1
 
 #: A window that was split into `plan.PARTS_MAX` parts, and none has reported.
 SUMMARY_BYTES_MAX: Final = 128 * 1024
+
+#: Windows named in a text.
+_NAMED_MAX: Final = 5
 
 
 class PartsSummary(Stored, frozen=True, array_like=True):
@@ -164,6 +169,29 @@ class Summaries:
             for window in self.windows
             if window.status.is_open or window.window_id in self.unpublished
         )
+
+    def untouched(self, age: timedelta, *, now_ms: int) -> list[WindowSummary]:
+        """Return the open windows that no attempt has touched for longer than an age."""
+        return [
+            window
+            for window in self.windows
+            if window.status.is_open
+            and now_ms - window.touched_at_ms > age / timedelta(milliseconds=1)
+        ]
+
+
+def untouched_text(windows: Sequence[WindowSummary], *, now_ms: int) -> str:
+    """Return which windows stay open, what they hold, and since when."""
+    named = ", ".join(
+        f"{window.window_id} ({window.offsets:,} offsets, {window.status}, untouched for "
+        f"{duration_text((now_ms - window.touched_at_ms) // 60_000 * 60_000)})"
+        for window in windows[:_NAMED_MAX]
+    )
+    more = f" and {len(windows) - _NAMED_MAX:,} more" if len(windows) > _NAMED_MAX else ""
+    return (
+        f"{len(windows):,} open window{'' if len(windows) == 1 else 's'} that no attempt works on: {named}{more}. No other "
+        "window delivers what they hold: run them again, or abandon them"
+    )
 
 
 def _counted(result: Any) -> int | None:
