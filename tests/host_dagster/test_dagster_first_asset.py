@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from kafka_ordered_ops.dagster import SparkResource
+from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.pages import Section, built_wheel, follow, section
 
@@ -62,6 +64,24 @@ def test_the_first_assets_run_as_the_page_has_them(
     assert "1 keys" in printed
     values = ds.dataset(lake / "orders").to_table()["value"].to_pylist()
     assert values == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.slow
+def test_the_first_hour_goes_as_the_page_tells_it(
+    bootstrap: str, hour: str, group_id: str, tmp_path: Path
+) -> None:
+    """The failed partition delivers all its records once it is repaired, twice, and the range the rest of the day."""
+    own = {**replaced_by(bootstrap, tmp_path, hour, group_id), "orders-sizes": group_id}
+    page = section("dagster/index.md", "The first hour")
+    install = 'pip install kafka-ordered-ops\nexport DAGSTER_HOME="$PWD"\n'
+    printed = follow(replace(page, commands=install + page.commands), tmp_path, own)
+    assert "vlaue" in printed
+    assert printed.count(" - 10 records") == 3
+    assert printed.count(" - 2 records") == 1
+    assert printed.count(" - 0 records") == 22
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
+        found = [(one.plan.offsets, one.plan.status.is_done) for one in windows.list()]
+    assert found == [(10, True), (2, True), *[(0, True)] * 22]
 
 
 @pytest.mark.slow
