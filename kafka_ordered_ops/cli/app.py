@@ -16,6 +16,7 @@ from kafka_ordered_ops.cli.commands import look, offsets, relay, windows
 from kafka_ordered_ops.cli.commands.clean import CLEAN_EXAMPLES, clean
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.commands.read import READ_EXAMPLES, read
+from kafka_ordered_ops.cli.commands.watch import WATCH_EXAMPLES, watch
 from kafka_ordered_ops.cli.exits import ExitCode, end_well, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Connection, WindowIdOption, command
@@ -193,6 +194,7 @@ app.command(epilog=LIVE_EXAMPLES)(live)
 app.command(epilog=CLEAN_EXAMPLES)(clean)
 app.command(epilog=look.LAG_EXAMPLES)(look.lag)
 app.command(epilog=look.DOCTOR_EXAMPLES)(look.doctor)
+app.command(epilog=WATCH_EXAMPLES)(watch)
 
 
 @app.command()

@@ -43,6 +43,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 RightsNamed = Callable[[str, Sequence[object]], AbstractContextManager[None]]
+#: Called after a call: its name and arguments, what it returned, its seconds, and its error.
+Observe = Callable[[str, Sequence[object], object, float, BaseException | None], None]
 
 
 class Gate:
@@ -54,15 +56,23 @@ class Gate:
         is_patient: whether a call is repeated after a temporary error.
         rights_named: returns a block that adds all missing rights of a call to its error, from the call's name and
             arguments.
+        observe: is told of each call.
     """
 
     def __init__(
-        self, name: str, timeout_s: float, *, is_patient: bool, rights_named: RightsNamed
+        self,
+        name: str,
+        timeout_s: float,
+        *,
+        is_patient: bool,
+        rights_named: RightsNamed,
+        observe: Observe,
     ) -> None:
         self.name = name
         self._timeout_s = timeout_s
         self._is_patient = is_patient
         self.rights_named = rights_named
+        self._observe = observe
         self._home = Home()
         #: A condition, so that the thread that holds it can let others in for a while: see `pause`.
         self._lock = threading.Condition(threading.RLock())
@@ -70,6 +80,16 @@ class Gate:
 
     def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
         """Make a call; raise `ClosedError`, `NotShareableError`, or the call's last error."""
+        began_s = time.monotonic()
+        try:
+            returned = self._run(what, call, about)
+        except BaseException as error:
+            self._observe(what, about, None, time.monotonic() - began_s, error)
+            raise
+        self._observe(what, about, returned, time.monotonic() - began_s, None)
+        return returned
+
+    def _run(self, what: str, call: Callable[[], _R], about: Sequence[object]) -> _R:
         self.check()
         with calls.call(f"{self.name}: {what}", self._timeout_s) as current, self._turn(what):
             self.check()

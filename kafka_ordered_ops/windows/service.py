@@ -46,6 +46,7 @@ from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
 from kafka_ordered_ops.windows.maintenance import Maintenance
+from kafka_ordered_ops.windows.metrics import WindowMetrics
 from kafka_ordered_ops.windows.needed_rights import rights_named
 from kafka_ordered_ops.windows.offset_resets import OffsetResets
 from kafka_ordered_ops.windows.planner import Planner
@@ -132,6 +133,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
             timeout_s,
             is_patient=outages_pass(settings),
             rights_named=partial(rights_named, settings, group_id, ledger_topic),
+            observe=WindowMetrics(group_id).called,
         )
         self._planner = Planner(
             group_id,

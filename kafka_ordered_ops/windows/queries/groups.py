@@ -22,6 +22,7 @@ from kafka_ordered_ops.kafka.facts.skipping import Skipping
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, read_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,23 @@ class GroupLook:
     #: Sorted by cutoff, then by id, without unreadable windows.
     windows: Sequence[WindowSummary] = ()
     error: LedgerError | None = None
+    #: Only if they were asked for.
+    offsets: GroupOffsets | None = None
 
 
 def list_groups(
-    settings: ClientSettings, *, ledger_topic: str = LEDGER_TOPIC, timeout_s: float = TIMEOUT_S
+    settings: ClientSettings,
+    *,
+    ledger_topic: str = LEDGER_TOPIC,
+    with_offsets: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[GroupLook]:
     """Return the groups of a ledger, by name; an empty list if there is no ledger, which is not created.
 
     Args:
         settings: how to reach the cluster.
         ledger_topic: the topic that stores plans and progress.
+        with_offsets: also read the ends of each group's topics, and its offsets.
         timeout_s: time limit for each request to the cluster; there is one for each group.
 
     Raises:
@@ -65,8 +73,14 @@ def list_groups(
                     # A damaged group must not hide the others.
                     groups.append(GroupLook(name, error=error))
                 else:
-                    if state is not None:
-                        groups.append(GroupLook(name, state, windows))
+                    if state is None:
+                        continue
+                    offsets = (
+                        read_offsets(lookup, ledger, name, (), timeout_s=timeout_s)
+                        if with_offsets
+                        else None
+                    )
+                    groups.append(GroupLook(name, state, windows, offsets=offsets))
     return groups
 
 
