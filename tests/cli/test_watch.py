@@ -21,6 +21,7 @@ from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
+from tests.support.pages import ROOT
 from tests.support.windows_support import at, before
 
 PREFIX: Final = "kafka_ordered_ops_group_"
@@ -60,6 +61,20 @@ def test_all_groups_are_printed_once(
     )
     assert found["open_windows", 'other, "odd"'] == found["readable", 'other, "odd"'] == 1
     assert ("cutoff_lag_seconds", 'other, "odd"') not in found
+
+
+def test_the_rules_of_the_documentation_are_about_these_metrics(
+    kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A rule about a metric that is not there never alerts."""
+    with OrderedWindows(kafka.settings, GROUP) as windows:
+        windows.commit(windows.plan(Window(["t"], at(2), starting_offsets=Earliest()), "w"))
+    assert main(["watch", "-b", kafka.bootstrap, "--once"]) == 0
+    served = {name for name, *_ in samples(capfd.readouterr().out)}
+    rules = (ROOT / "docs/snippets/alerts.yml").read_text()
+    names = {name.removeprefix(PREFIX) for name in re.findall(r"kafka_ordered_ops_\w+", rules)}
+    assert len(names) >= 4
+    assert names <= served
 
 
 @pytest.mark.slow
