@@ -32,7 +32,7 @@ def memory_text(memory_bytes: int | None) -> str:
 
 def picture(name: str, meaning: str) -> str:
     """A picture beside the page, with what it shows."""
-    return f"![{meaning}]({name}.svg)"
+    return f"[![{meaning}]({name}.svg)]({name}.svg)"
 
 
 def jobs_table(results: Sequence[Results], base: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dagster import (
     AssetDep,
@@ -16,6 +16,7 @@ from dagster import (
     AssetSpec,
     AutomationCondition,
     BackfillPolicy,
+    IOManagerDefinition,
     MaterializeResult,
     PartitionsDefinition,
     RetryPolicy,
@@ -28,7 +29,8 @@ from dagster import (
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.dagster.names import alone_name, op_safe, planned_alone
+from kafka_ordered_ops.dagster.inputs import WindowInputs
+from kafka_ordered_ops.dagster.names import alone_name, inputs_name, op_safe, with_resources
 from kafka_ordered_ops.dagster.registry import WindowAsset, remember
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
@@ -49,6 +51,9 @@ from kafka_ordered_ops.spec.destination import Folder
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.spec.jobs import Application, Copy
 from kafka_ordered_ops.spec.table import Table
+
+#: Where `AssetSpec.with_io_manager_key` keeps the key.
+_IO_MANAGER: Final = "dagster/io_manager_key"
 
 #: The dependencies of an asset, in the types of Dagster's own assets.
 Dep = AssetKey | str | Sequence[str] | AssetSpec | AssetsDefinition | SourceAsset | AssetDep
@@ -158,6 +163,12 @@ def ordered_window_asset(
         **{name: value for name, value in overrides.items() if value is not None}  # type: ignore[arg-type]
     )
 
+    inputs: dict[str, IOManagerDefinition] = {}
+    if _IO_MANAGER not in spec.metadata:
+        loads = WindowInputs(asset_key, settings)
+        inputs = {inputs_name(asset_key): IOManagerDefinition.hardcoded_io_manager(loads)}
+        spec = spec.with_io_manager_key(next(iter(inputs)))
+
     def decorate(function: Function) -> AssetsDefinition:
         def results(
             context: AssetExecutionContext, kafka: KafkaResource, called: Function
@@ -176,7 +187,7 @@ def ordered_window_asset(
             pool=pool,
             **{"retry_policy": retry_policy, **(options or {})},
         )(step_function(function, kafka_resource, results, AssetExecutionContext, marks=[alone]))
-        asset = planned_alone(asset, alone)
+        asset = with_resources(asset, alone, inputs)
         run_max = policy.max_partitions_per_run
         definition = WindowAsset(
             asset_key, settings, partitions_def, kafka_resource, run_max, serial

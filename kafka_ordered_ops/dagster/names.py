@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
+from collections.abc import Mapping
 
-from dagster import AssetsDefinition, BetaWarning, ResourceDefinition
+from dagster import AssetKey, AssetsDefinition, BetaWarning, IOManagerDefinition, ResourceDefinition
 
 
 def op_safe(text: str) -> str:
@@ -20,15 +21,27 @@ def alone_name(group_id: str, cluster: str) -> str:
     return f"kafka_group_{op_safe(group_id)}_may_be_planned_by_one_asset_only_{digest}"
 
 
-def planned_alone(asset: AssetsDefinition, name: str) -> AssetsDefinition:
+def inputs_name(key: AssetKey) -> str:
+    """Return the name of what loads an asset's windows: each asset has its own, and Dagster accepts a name only once."""
+    return f"windows_of_{op_safe('__'.join(key.path))}"
+
+
+def with_resources(
+    asset: AssetsDefinition, alone: str, inputs: Mapping[str, IOManagerDefinition]
+) -> AssetsDefinition:
     """Return the asset, marked so that Dagster loads no other asset of the same group and cluster beside it.
 
     Dagster refuses assets of one job with different resources of one name, and each asset makes its own.
+
+    Args:
+        asset: the asset.
+        alone: the name of the mark.
+        inputs: what loads the asset's windows for downstream assets, by name.
     """
-    alone = {name: ResourceDefinition(_nothing, description="One asset plans a group's windows.")}
+    mark = ResourceDefinition(_nothing, description="One asset plans a group's windows.")
     # The decorator accepts only resources that its function requires.
     attributes = asset.get_attributes_dict()
-    attributes["resource_defs"] = {**attributes["resource_defs"], **alone}
+    attributes["resource_defs"] = {**attributes["resource_defs"], alone: mark, **inputs}
     with warnings.catch_warnings():
         # Dagster calls assets' own resources beta.
         warnings.simplefilter("ignore", BetaWarning)

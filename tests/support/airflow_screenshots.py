@@ -1,6 +1,6 @@
 """Takes the documentation's pictures of Airflow: ``python -m tests.support.airflow_screenshots``.
 
-A whole Airflow runs two of the example DAGs on a real broker, and a real browser looks at them. It needs what
+A whole Airflow runs an example DAG on a real broker, and a real browser looks at them. It needs what
 `screenshots` says, and two minutes. Look at the pictures before they are kept: Airflow prints some
 durations with a rounding error.
 """
@@ -28,8 +28,6 @@ ROOT: Final = Path(__file__).parents[2]
 TOPIC: Final = "orders"
 PARTITIONS: Final = 3
 HOUR: Final = timedelta(hours=1)
-#: In the picture of the backfill: one by the schedule, and the others.
-RUNS: Final = 7
 
 
 def main(folder: Path) -> None:
@@ -37,23 +35,20 @@ def main(folder: Path) -> None:
     with _house() as (airflow, bootstrap), chromium() as page:
         cutoff = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=1)
         _write_orders(bootstrap, cutoff)
-        _run_backfill(airflow)
         _run_sensor(airflow, bootstrap, cutoff)
         page.goto(airflow.url)
         await_text(page, "Home")
-        _take_grid(airflow, page, folder / "airflow-backfill.png")
         _take_log(airflow, page, folder / "airflow-sensor.png")
 
 
 @contextmanager
 def _house() -> Iterator[tuple[Airflow, str]]:
-    """A whole Airflow with the two DAGs, and the address of the broker beside it."""
+    """A whole Airflow with the DAG, and the address of the broker beside it."""
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka() as broker:
         home, dags = Path(folder) / "home", Path(folder) / "dags"
         home.mkdir()
         dags.mkdir()
-        for name in ("airflow_intervals.py", "airflow_sensor.py"):
-            shutil.copy(ROOT / "example_dags" / name, dags)
+        shutil.copy(ROOT / "example_dags" / "airflow_sensor.py", dags)
         environment = {
             "ORDERS_TOPIC": TOPIC,
             "ORDERS_OUTPUT": str(Path(folder) / "output"),
@@ -87,17 +82,6 @@ def _produce(
     assert producer.flush(30) == 0
 
 
-def _run_backfill(airflow: Airflow) -> None:
-    """The run that the schedule makes, and the hours before it by backfill."""
-    dag_id = "orders_by_hour"
-    airflow.unpause(dag_id)
-    [run] = airflow.await_runs(dag_id, 1)
-    newest = datetime.fromisoformat(run["logical_date"])
-    first, last = newest - (RUNS - 1) * HOUR, newest - HOUR
-    airflow.backfill(dag_id, first.isoformat(), last.isoformat())
-    airflow.await_runs(dag_id, RUNS)
-
-
 def _run_sensor(airflow: Airflow, bootstrap: str, cutoff: datetime) -> None:
     """After the run that the schedule makes, one for which a partition is late; then it has come, too."""
     dag_id, run_id = "orders_when_live", "by-hand"
@@ -110,18 +94,6 @@ def _run_sensor(airflow: Airflow, bootstrap: str, cutoff: datetime) -> None:
     later = cutoff + timedelta(seconds=3)
     _produce(bootstrap, PARTITIONS - 1, later, later + HOUR / 60, timedelta(seconds=30))
     airflow.await_run(dag_id, run_id)
-
-
-def _take_grid(airflow: Airflow, page: Any, file: Path) -> None:
-    """The grid, and which runs it has: the backfill's began together."""
-    page.set_viewport_size({"width": 1440, "height": 800})
-    _divide(page, 25)
-    page.goto(f"{airflow.url}/dags/orders_by_hour/runs")
-    await_text(page, f"{RUNS} Dag Runs")
-    page.wait_for_function(
-        f"document.querySelectorAll('[data-testid=task-state-badge]').length == {RUNS}"
-    )
-    keep_picture(page, file)
 
 
 def _take_log(airflow: Airflow, page: Any, file: Path) -> None:

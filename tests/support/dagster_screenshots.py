@@ -32,9 +32,7 @@ ROOT: Final = Path(__file__).parents[2]
 LAKE: Final = Path("/tmp/lake")
 LOCATION: Final = "lake"
 TOPIC: Final = "orders"
-#: The assets, by how a backfill of them is cut into runs.
-ONE_RUN: Final = "orders"
-RUN_BY_RUN: Final = "orders_multi"
+ASSET: Final = "orders"
 PARTITIONS: Final = 3
 T0: Final = datetime(2026, 3, 1, 6, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
@@ -52,20 +50,15 @@ _WORKSPACE: Final = f"""load_from:
 @dg.definitions
 def defs() -> dg.Definitions:
     """What Dagster loads from this file."""
-    policies = {ONE_RUN: None, RUN_BY_RUN: dg.BackfillPolicy.multi_run(1)}
-    assets = [
-        build_ordered_window_asset(
-            key=key,
-            window=Window([TOPIC], starting_offsets="earliest"),
-            group_id=f"lake-{key}",
-            output=str(LAKE / key),
-            partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
-            backfill_policy=policy,
-        )
-        for key, policy in policies.items()
-    ]
+    asset = build_ordered_window_asset(
+        key=ASSET,
+        window=Window([TOPIC], starting_offsets="earliest"),
+        group_id=f"lake-{ASSET}",
+        output=str(LAKE / ASSET),
+        partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
+    )
     kafka = KafkaResource(config={"bootstrap.servers": dg.EnvVar("KAFKA_BOOTSTRAP")})
-    return dg.Definitions(assets=assets, resources={"kafka": kafka})
+    return dg.Definitions(assets=[asset], resources={"kafka": kafka})
 
 
 def main(folder: Path) -> None:
@@ -75,8 +68,7 @@ def main(folder: Path) -> None:
         await_text(page, "Catalog")
         # Or it asks for an e-mail address first.
         page.evaluate("localStorage.setItem('communityNux', 1)")
-        _run_backfills(dagster, bootstrap)
-        _take_runs(dagster, page, folder)
+        _run_backfill(dagster, bootstrap)
         _run_an_hour_more(dagster, bootstrap)
         _take_metadata(dagster, page, folder)
         _take_check(dagster, page, folder)
@@ -98,8 +90,8 @@ def _house() -> Iterator[tuple[Dagster, str]]:
 # --- what there is to see --------------------------------------------------------------------------
 
 
-def _run_backfills(dagster: Dagster, bootstrap: str) -> None:
-    """The same hours twice: as one run, and as a run for each."""
+def _run_backfill(dagster: Dagster, bootstrap: str) -> None:
+    """The first hours, in one run."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     # Nothing expires in it: records with old timestamps would, within seconds.
     new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
@@ -109,8 +101,7 @@ def _run_backfills(dagster: Dagster, bootstrap: str) -> None:
         last = T0 + HOURS * HOUR + 10 * MINUTE
         _write(bootstrap, partition, T0, last, timedelta(seconds=2), rng)
     keys = [_key(hour) for hour in range(HOURS)]
-    for asset in (ONE_RUN, RUN_BY_RUN):
-        dagster.await_backfill(dagster.backfill(asset, keys))
+    dagster.await_backfill(dagster.backfill(ASSET, keys))
 
 
 def _run_an_hour_more(dagster: Dagster, bootstrap: str) -> None:
@@ -121,7 +112,7 @@ def _run_an_hour_more(dagster: Dagster, bootstrap: str) -> None:
         _write(bootstrap, partition, late, late + 30 * MINUTE, timedelta(seconds=60), rng)
         last = first + (50 if partition == PARTITIONS - 1 else 75) * MINUTE
         _write(bootstrap, partition, first + 10 * MINUTE, last, timedelta(seconds=2), rng)
-    dagster.await_run(dagster.launch(LOCATION, ONE_RUN, _key(HOURS)))
+    dagster.await_run(dagster.launch(LOCATION, ASSET, _key(HOURS)))
 
 
 def _write(
@@ -155,47 +146,21 @@ def _key(hour: int) -> str:
 # --- the pictures ----------------------------------------------------------------------------------
 
 
-def _take_runs(dagster: Dagster, page: Any, folder: Path) -> None:
-    """All runs, of both backfills, the newest first."""
-    page.set_viewport_size({"width": 1600, "height": 1000})
-    page.goto(f"{dagster.url}/runs?view=runs")
-    page.wait_for_function(f"document.body?.innerText.split('Backfill:').length == {HOURS + 2}")
-    _await_still(page)
-    keep_picture(
-        page,
-        folder / "dagster-backfill.png",
-        left=_edge(page, "ID", "left"),
-        top=_edge(page, "ID", "top"),
-        right=_edge(page, "View", "left") - 24,
-        bottom=_edge(page, "View", "bottom") + 43,
-    )
-
-
 def _take_metadata(dagster: Dagster, page: Any, folder: Path) -> None:
-    """What is told of the hour that was run last, and the picture of its window."""
+    """What is told of the hour that was run last."""
     page.set_viewport_size({"width": 1300, "height": 2000})
-    page.goto(f"{dagster.url}/assets/{ONE_RUN}?view=partitions&partition={quote(_key(HOURS))}")
+    page.goto(f"{dagster.url}/assets/{ASSET}?view=partitions&partition={quote(_key(HOURS))}")
     await_text(page, "[Show Markdown]")
     _await_still(page)
     left, top = _edge(page, "Latest materialization", "left"), _edge(page, "Materialized", "top")
     bottom = _edge(page, "Tags", "top")
     keep_picture(page, folder / "dagster-metadata.png", left=left - 14, top=top - 16, bottom=bottom)
-    _click(page, "[Show Markdown]")
-    image = "document.querySelector('img[src^=\"data:image\"]')"
-    await_text(page, "Close")
-    page.wait_for_function(f"{image}?.complete")
-    _await_still(page)
-    sides = {
-        side: round(page.evaluate(f"{image}.getBoundingClientRect().{side}"))
-        for side in ("left", "top", "right", "bottom")
-    }
-    keep_picture(page, folder / "dagster-picture.png", **sides)
 
 
 def _take_check(dagster: Dagster, page: Any, folder: Path) -> None:
     """Why the check has warned."""
     page.set_viewport_size({"width": 1420, "height": 1000})
-    page.goto(f"{dagster.url}/assets/{ONE_RUN}?view=checks")
+    page.goto(f"{dagster.url}/assets/{ASSET}?view=checks")
     await_text(page, "waiting")
     _await_still(page)
     left, top = _edge(page, "Latest execution", "left"), _edge(page, "About", "top")
@@ -212,11 +177,6 @@ def _await_still(page: Any) -> None:
 def _last(text: str) -> str:
     """Script for the last and innermost thing on the page that says just this."""
     return f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == '{text}').pop()"
-
-
-def _click(page: Any, text: str) -> None:
-    page.wait_for_function(f"!!{_last(text)}")
-    page.evaluate(f"{_last(text)}.click()")
 
 
 def _edge(page: Any, text: str, side: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,15 +42,17 @@ class House:
         *,
         tags: Mapping[str, str] | None = None,
         fails: bool = False,
+        beside: Sequence[dg.AssetsDefinition] = (),
         **resources: Any,
     ) -> dg.ExecuteInProcessResult:
-        """Runs a partition, a range of them, or an asset without."""
+        """Runs a partition, a range of them, or an asset without; those `beside` it are loaded, and not run."""
         given: dict[str, str] = dict(tags or {})
         if isinstance(keys, tuple):
             given["dagster/asset_partition_range_start"] = keys[0]
             given["dagster/asset_partition_range_end"] = keys[1]
         result = dg.materialize(
-            [asset],
+            [asset, *beside],
+            selection=[asset],
             instance=self.instance,
             resources={"kafka": self.kafka, **resources},
             partition_key=keys if isinstance(keys, str) else None,
