@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,6 +149,27 @@ def test_a_real_cluster_is_looked_at(cluster: Cluster) -> None:
     assert elsewhere.code == 4
     [ledger] = [one for one in elsewhere.json["checks"] if one["name"] == "ledger"]
     assert (ledger["state"], "64" in ledger["text"]) == ("failed", True)
+
+
+def test_a_page_shows_what_is_held_first(
+    kafka: InMemoryKafka, capfd: Captured, tmp_path: Path
+) -> None:
+    """Every window of every group is on it, and no name is markup."""
+    plan(kafka, "a delivered one", 4, commit=True)
+    plan(kafka, "<b>held</b>", 4, commit=True)
+    plan(kafka, "<b>held</b>", 8)
+    file = tmp_path / "windows.html"
+    found = run(capfd, "groups", "report", "-b", kafka.bootstrap, "--output", str(file))
+    assert found == {"output": str(file), "groups": 2}
+    page = file.read_text()
+    assert "<b>" not in page
+    states = re.findall(r"<td class=''><a href='#g\d'>(.*?)</a></td>\s*<td.*?>([^<]+)</span>", page)
+    assert states == [("&lt;b&gt;held&lt;/b&gt;", "1 open"), ("a delivered one", "all delivered")]
+    assert re.findall(r"<td class=''><span class='\w+'>(\w+)", page)[2:] == [
+        "planned",
+        "committed",
+        "committed",
+    ]
 
 
 # --- doctor ----------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -14,6 +16,10 @@ from kafka_ordered_ops.cli.show.screen import Screen
 GROUPS_EXAMPLES: Final = """\b
 Example:
   kafka-ordered-ops groups list -b localhost:9092"""
+
+REPORT_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops groups report -b localhost:9092 --output windows.html"""
 
 LAG_EXAMPLES: Final = """\b
 Example:
@@ -50,6 +56,39 @@ def list_groups(screen: Screen, cluster: Cluster) -> None:
     for group in groups:
         if group.error is not None and not screen.as_json:
             screen.say(group.error.message)
+
+
+@app.command("report", epilog=REPORT_EXAMPLES)
+@command
+def report(
+    screen: Screen,
+    cluster: Cluster,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="File for the page; replaced.")
+    ],
+) -> None:
+    """Write the groups of a ledger and their windows as one page of HTML: what is held comes first."""
+    from kafka_ordered_ops.cli.show.report import report_html
+    from kafka_ordered_ops.core.errors import ConfigError
+    from kafka_ordered_ops.windows.queries.groups import list_groups
+
+    settings = cluster.reported_settings(screen)
+    with screen.progress("reading the ledger"):
+        groups = list_groups(settings, ledger_topic=cluster.ledger, with_offsets=True)
+    page = report_html(
+        groups,
+        cluster=settings.bootstrap_servers,
+        ledger_topic=cluster.ledger,
+        now_ms=int(time.time() * 1000),
+    )
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror}") from error
+    if screen.as_json:
+        screen.emit({"output": str(output.resolve()), "groups": len(groups)})
+    else:
+        screen.say(f"{output}: {len(groups):,} group{'' if len(groups) == 1 else 's'}")
 
 
 @command
