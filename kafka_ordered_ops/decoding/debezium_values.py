@@ -12,13 +12,14 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.formats import Avro, Debezium, Json, UnknownFields
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.column_reader import ValueReader
 from kafka_ordered_ops.decoding.json_records import json_converter, parsed_json
 
 _Field: TypeAlias = "pa.Field[Any]"
@@ -39,24 +40,10 @@ _DECIMAL_BYTES_MAX: Final = 160
 _SCALE_MAX: Final = 400
 
 
-class _Values(Protocol):
-    """Decodes values of Avro."""
-
-    @property
-    def arrow(self) -> pa.DataType:
-        """What values become."""
-
-    def read(self, data: bytes) -> Any:
-        """Return a value as pyarrow takes it; raise `BadValueError`."""
-
-
-class DebeziumReader:
+class DebeziumReader(ValueReader):
     """Decodes the values of one column, and the keys of tombstones."""
 
-    #: What values become.
-    arrow: pa.DataType
-
-    def __init__(self, wanted: Debezium, avro_values: Callable[[Avro], _Values]) -> None:
+    def __init__(self, wanted: Debezium, avro_values: Callable[[Avro], ValueReader]) -> None:
         if isinstance(wanted.values, Json):
             row = wanted.values.columns
             self._envelope: _Envelope = _JsonEnvelopes(wanted.values)
@@ -75,11 +62,7 @@ class DebeziumReader:
         self._nulls = dict.fromkeys(names)
         self._placeholders = _placeholders(wanted.unavailable)
         self._read_key = None if wanted.keys is None else self._key_reader(wanted.keys, avro_values)
-
-    @property
-    def reads_keys(self) -> bool:
-        """Whether a tombstone becomes a row."""
-        return self._read_key is not None
+        self.needs_keys = self._read_key is not None
 
     def read(self, data: bytes) -> dict[str, Any]:
         """Return the row of an envelope; raise `BadValueError`."""
@@ -105,7 +88,7 @@ class DebeziumReader:
         time = envelope["source"]["ts_ms"]
         return {**row, _OP: op, _DELETED: op == "d", _SOURCE_TS_MS: time}
 
-    def read_tombstone(self, key: bytes | None) -> dict[str, Any] | None:
+    def read_null(self, key: bytes | None) -> dict[str, Any] | None:
         """Return the deleted row of a tombstone's key; None if there is no key, or its format is not known."""
         if self._read_key is None or key is None:
             return None
@@ -118,7 +101,7 @@ class DebeziumReader:
         return {**self._nulls, **columns, _DELETED: True}
 
     def _key_reader(
-        self, keys: Avro | Json, avro_values: Callable[[Avro], _Values]
+        self, keys: Avro | Json, avro_values: Callable[[Avro], ValueReader]
     ) -> Callable[[bytes], Any]:
         read: Callable[[bytes], Any]
         if isinstance(keys, Json):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +30,8 @@ from kafka_ordered_ops.core.window.formats import (
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
-from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
+from kafka_ordered_ops.decoding.column_reader import ColumnReader, ValueReader
 from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
@@ -48,17 +50,6 @@ DECODED_ROWS: Final = 10_000
 
 #: Takes a batch, and the reasons why rows of it are left out, by their numbers.
 LeaveOut = Callable[[pa.RecordBatch, Mapping[int, str]], object]
-
-
-class _Reader(Protocol):
-    """Decodes the values of one column."""
-
-    @property
-    def arrow(self) -> pa.DataType:
-        """What values become."""
-
-    def read(self, data: bytes) -> Any:
-        """Return a value as pyarrow takes it; raise `BadValueError`."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class Decoder:
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
         """
         wanted = set(self._columns)
-        if any(column.tombstones is not None for column in self._columns.values()):
+        if any(column.reader.needs_keys for column in self._columns.values()):
             wanted.add("key")
         for name in sorted(wanted):
             if schema.get_field_index(name) < 0:
@@ -119,7 +110,7 @@ class Decoder:
         if leave_out is None or not bad:
             return decoded
         leave_out(batch, bad)
-        return decoded.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
+        return decoded.filter(pa.array(~_mask(bad, batch.num_rows)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made for this process.
@@ -282,7 +273,7 @@ class _Column:
     """A column of bytes that is decoded."""
 
     name: str
-    reader: _Reader
+    reader: ColumnReader
     on_bad: OnBad | DeadLetter
     flatten: bool
 
@@ -291,12 +282,6 @@ class _Column:
         """The fields of the struct that values become, if they are wanted in its place."""
         arrow: Any = self.reader.arrow
         return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
-
-    @property
-    def tombstones(self) -> DebeziumReader | None:
-        """What makes rows of null values, from the column ``key``."""
-        reader = self.reader
-        return reader if isinstance(reader, DebeziumReader) and reader.reads_keys else None
 
     def fields(self, column: _Field) -> list[_Field]:
         """Return the fields in place of the column's."""
@@ -315,35 +300,37 @@ class _Column:
         self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, str] | None
     ) -> list[_Array]:
         """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`."""
-        rows: list[Any] = []
-        reasons: dict[int, str] = {}
-        tombstones = self.tombstones
-        for row, data in enumerate(column.to_pylist()):
-            value = None
-            try:
-                if data is not None:
-                    value = self.reader.read(data)
-                elif tombstones is not None:
-                    value = tombstones.read_tombstone(batch.column("key")[row].as_py())
-            except BadValueError as error:
-                reasons[row] = str(error)[:_REASON_MAX]
-            rows.append(value)
+        keys = batch.column("key") if self.reader.needs_keys else None
+        try:
+            decoded, whole = self.reader.read_column(column, keys)
+        except ColumnTooLargeError:
+            raise ConfigError(
+                f"the column {self.name!r} of {batch.num_rows:,} records takes more than Arrow has in one array: give smaller batches"
+            ) from None
+        reasons = {row: reason[:_REASON_MAX] for row, reason in whole.items()}
         if isinstance(self.on_bad, DeadLetter) and left_out is not None:
             for row, reason in reasons.items():
                 earlier = f"{left_out[row]}; " if row in left_out else ""
                 left_out[row] = f"{earlier}the {self.name} cannot be decoded: {reason}"
         elif reasons and self.on_bad is not OnBad.KEEP:
             raise _decode_error(self.name, batch, reasons)
-        decoded: Any = pa.array(rows, self.reader.arrow)
-        arrays = decoded.flatten() if self.flat else [decoded]
-        if self.on_bad is OnBad.KEEP:
-            bad = pa.array([row in reasons for row in range(len(rows))], pa.bool_())
-            nothing = pa.scalar(None, column.type)
-            arrays += [
-                pc.if_else(bad, column, nothing),
-                pa.array([reasons.get(row) for row in range(len(rows))], pa.string()),
-            ]
-        return arrays
+        arrays: list[_Array] = [*cast("Any", decoded).flatten()] if self.flat else [decoded]
+        return arrays + (_kept(column, reasons) if self.on_bad is OnBad.KEEP else [])
+
+
+def _kept(column: _Array, reasons: Mapping[int, str]) -> list[_Array]:
+    """Return the bytes of bad values, and the reasons, both null for all other rows."""
+    bad: Any = pa.array(_mask(reasons, len(column)))
+    texts = pa.array([reasons[row] for row in sorted(reasons)], pa.string())
+    raw = pc.if_else(bad, column, pa.scalar(None, column.type))
+    return [raw, pc.replace_with_mask(pa.nulls(len(column), pa.string()), bad, texts)]
+
+
+def _mask(rows: Iterable[int], count: int) -> Any:
+    """Return which of so many rows are among `rows`."""
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[list(rows)] = True
+    return mask
 
 
 def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> DecodeError:
@@ -365,7 +352,7 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 # --- readers -----------------------------------------------------------------------------------
 
 
-def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
+def _reader(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
     if isinstance(wanted, Json):
         return _JsonReader(wanted)
     if isinstance(wanted, Protobuf):
@@ -373,14 +360,14 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> _Reader:
             from kafka_ordered_ops.decoding.protobuf.records import ProtobufReader
         return ProtobufReader(wanted, registry)
     if isinstance(wanted, Debezium):
-        return DebeziumReader(wanted, lambda part: _reader(part, registry))
+        return DebeziumReader(wanted, lambda part: _AvroReader(part, registry))
     return _AvroReader(wanted, registry)
 
 
-class _JsonReader:
+class _JsonReader(ValueReader):
     def __init__(self, json: Json) -> None:
         # Looked up before, if it was not given.
-        self.arrow: pa.DataType = pa.struct(json.columns)
+        self.arrow = pa.struct(json.columns)
         self._framing = Framing(json.framing or Framing.NONE)
         self._read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
 
@@ -392,7 +379,7 @@ class _JsonReader:
         return value
 
 
-class _AvroReader:
+class _AvroReader(ValueReader):
     def __init__(self, avro: Avro, registry: RegistryClient | None) -> None:
         self._framing = avro.framing
         self._reader: AvroType = parse_avro(avro.schema or "", avro.references)

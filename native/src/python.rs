@@ -254,5 +254,5 @@ mod kafka_ordered_ops_native {
 
     /// Counts changes of what is above; kafka-ordered-ops reads with the one that it knows.
     #[pymodule_export]
-    const INTERFACE: u32 = 2;
+    const INTERFACE: u32 = 3;
 }

@@ -388,7 +388,7 @@ def test_the_native_reader_is_asked_for_where_it_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That is an error; nobody who has not asked for it hears of it."""
-    monkeypatch.setattr(native_options, "_module", lambda: None)
+    monkeypatch.setattr(native_options, "native_module", lambda: None)
     wanted = {TopicPartition("orders", 0): OffsetSet.of((0, 1))}
     with caplog.at_level(logging.INFO):
         open_reader(ClientSettings.of("b:1"), "g", Isolation.READ_COMMITTED, wanted)

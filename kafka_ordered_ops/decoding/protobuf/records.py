@@ -9,7 +9,6 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -20,6 +19,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.formats import Framing, Protobuf
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.column_reader import ValueReader
 from kafka_ordered_ops.decoding.frames import delimited, id_end, message_index, schema_id
 from kafka_ordered_ops.decoding.protobuf.schemas import (
     CompilerError,
@@ -36,7 +36,7 @@ _FRAMES_MAX: Final = 1_000
 _NAMES_SHOWN: Final = 10
 
 
-class ProtobufReader:
+class ProtobufReader(ValueReader):
     """Decodes the values of one column."""
 
     def __init__(self, protobuf: Protobuf, registry: RegistryClient | None) -> None:
@@ -48,7 +48,7 @@ class ProtobufReader:
         schema = _Schema(protobuf.descriptor or "")
         message = schema.message(protobuf.message)
         kind = message_type(message, schema.checked_texts)
-        self.arrow: pa.DataType = kind.arrow
+        self.arrow = kind.arrow
         self._to_values: Any = kind.read
         self._shape = kind.shape or Shape()
         self._length_without_look = length_without_look(self._shape)

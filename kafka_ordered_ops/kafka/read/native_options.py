@@ -14,13 +14,12 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.known_settings import ONLY_OF_LIBRDKAFKA
+from kafka_ordered_ops.kafka.native_module import native_module
 from kafka_ordered_ops.kafka.read.taking import fetch_settings
 from kafka_ordered_ops.kafka.read.tokens import TOKEN_SETTINGS, NoTokensError, Provider, Tokens
 from kafka_ordered_ops.kafka.read.unreadable import UNPACKED_BYTES_DEFAULT, UNPACKED_SETTING
 from kafka_ordered_ops.kafka.settings import ClientSettings, ReaderKind
 
-#: The interface that this package knows.
-_INTERFACE: Final = 2
 #: What one fetch brings of all partitions, and of one. It is decoded while the next one is under way.
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
@@ -120,7 +119,7 @@ def native_options(
     Raises `ConfigError` if the settings ask for the native reader and it cannot read.
     """
     is_asked_for = settings.reader is ReaderKind.NATIVE
-    if settings.reader is ReaderKind.LIBRDKAFKA or (_module() is None and not is_asked_for):
+    if settings.reader is ReaderKind.LIBRDKAFKA or (native_module() is None and not is_asked_for):
         return None
     defaults = {"fetch.max.bytes": str(_FETCH_BYTES), **fetch_settings(wanted)}
     config = settings.consumer(group_id=group_id, isolation=isolation, defaults=defaults)
@@ -136,7 +135,7 @@ def native_options(
 
 
 def _options(config: Mapping[str, str], isolation: Isolation) -> NativeOptions:
-    module = _module()
+    module = native_module()
     if module is None:
         raise _NotHonouredError("kafka-ordered-ops-native is not installed")
     for key, value in config.items():
@@ -174,15 +173,6 @@ def _options(config: Mapping[str, str], isolation: Isolation) -> NativeOptions:
             values["credentials"] = (mechanism, user, password)
     zstd_bytes = _number(config, UNPACKED_SETTING, UNPACKED_BYTES_DEFAULT)
     return NativeOptions(module, _brokers(config), values, zstd_bytes, provider)
-
-
-@functools.cache
-def _module() -> ModuleType | None:
-    try:
-        import kafka_ordered_ops_native as module
-    except ImportError:
-        return None
-    return module if module.INTERFACE == _INTERFACE else None
 
 
 @functools.cache
