@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -28,12 +29,14 @@ from kafka_ordered_ops.core.window.formats import (
     in_registries,
 )
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.decoding.avro_native import NativeAvroReader
+from kafka_ordered_ops.decoding.avro_plan import Step, plan_of
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
-from kafka_ordered_ops.decoding.column_reader import ColumnReader, ValueReader
+from kafka_ordered_ops.decoding.column_reader import ColumnReader, ValueReader, native_or_python
 from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
-from kafka_ordered_ops.decoding.frames import id_end, schema_id
+from kafka_ordered_ops.decoding.frames import ID_BYTES, id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
 from kafka_ordered_ops.decoding.json_schema import columns_of
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
@@ -119,7 +122,7 @@ class Decoder:
     @cached_property
     def _columns(self) -> dict[str, _Column]:
         return {
-            name: _Column(name, _reader(wanted, self.registry), self.on_bad, self.flatten)
+            name: _Column(name, reader_of(wanted, self.registry), self.on_bad, self.flatten)
             for name, wanted in (
                 ("key", _with_schema(self.keys, self.registry)),
                 ("value", _with_schema(self.values, self.registry)),
@@ -352,7 +355,8 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 # --- readers -----------------------------------------------------------------------------------
 
 
-def _reader(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
+def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
+    """Return what decodes values of a format, which has its schema; raises as `Decoder.schema_of`."""
     if isinstance(wanted, Json):
         return _JsonReader(wanted)
     if isinstance(wanted, Protobuf):
@@ -361,7 +365,8 @@ def _reader(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
         return ProtobufReader(wanted, registry)
     if isinstance(wanted, Debezium):
         return DebeziumReader(wanted, lambda part: _AvroReader(part, registry))
-    return _AvroReader(wanted, registry)
+    avro = _AvroReader(wanted, registry)
+    return native_or_python(avro.native, avro)
 
 
 class _JsonReader(ValueReader):
@@ -380,41 +385,52 @@ class _JsonReader(ValueReader):
 
 
 class _AvroReader(ValueReader):
+    """Decodes in Python; has the plan of each writer, for the native reader too."""
+
     def __init__(self, avro: Avro, registry: RegistryClient | None) -> None:
         self._framing = avro.framing
         self._reader: AvroType = parse_avro(avro.schema or "", avro.references)
         self.arrow = self._reader.arrow
         self._registry = registry if avro.needs_registry else None
-        #: By the writer schema's id; None for that of all values.
-        self._reads: dict[int | None, Callable[[bytes], Any]] = {}
+        #: By the writer schema's id; 0 for that of all values.
+        self._reads: dict[int, Callable[[bytes], Any]] = {}
+        #: That of all values.
+        self._plan: Step | None = None
         if not avro.needs_registry:
             writer = self._reader if avro.writer is None else parse_avro(avro.writer)
-            self._reads[None] = record_reader(writer, self._reader)
+            self._plan = plan_of(writer, self._reader)
+            self._reads[0] = record_reader(self._plan)
         elif registry is None:
             raise ConfigError(
                 f"{avro!r}: the schema of each value comes from a registry, by its id. Name the registry, or say with "
                 "framing='none' that no id stands before a value"
             )
 
+    def native(self, module: ModuleType) -> ColumnReader:
+        """Return the native reader of the same values; raise `NotNativeError`."""
+        id_bytes = ID_BYTES.get(self._framing, 0)
+        return NativeAvroReader(module, self, id_bytes, self._plan, self._plan_of)
+
     def read(self, data: bytes) -> Any:
         start = id_end(data, self._framing)
-        if not start or self._registry is None:
-            return self._reads[None](data[start:])
-        writer = schema_id(data, start)
+        writer = 0 if self._registry is None else schema_id(data, start)
         if writer not in self._reads:
-            self._reads[writer] = self._reader_of(self._registry, writer)
+            plan = self._plan_of(writer)
+            self._reads[writer] = _refused(plan) if isinstance(plan, str) else record_reader(plan)
         return self._reads[writer](data[start:])
 
-    def _reader_of(self, registry: RegistryClient, schema_id: int) -> Callable[[bytes], Any]:
-        written = registry.schema(schema_id)
+    def _plan_of(self, schema_id: int) -> Step | str:
+        """Return the plan for values with an id, or why they are bad."""
+        registry = self._registry
+        written = None if registry is None else registry.schema(schema_id)
         if written is None:
-            return _refused(f"the registry has no schema {schema_id}")
+            return f"the registry has no schema {schema_id}"
         if written.kind != "AVRO":
-            return _refused(f"schema {schema_id} is {written.kind}, not Avro")
+            return f"schema {schema_id} is {written.kind}, not Avro"
         try:
-            return record_reader(parse_avro(written.text, written.reference_texts), self._reader)
+            return plan_of(parse_avro(written.text, written.reference_texts), self._reader)
         except ConfigError as error:
-            return _refused(f"schema {schema_id}: {error}")
+            return f"schema {schema_id}: {error}"
 
 
 def _refused(reason: str) -> Callable[[bytes], Any]:

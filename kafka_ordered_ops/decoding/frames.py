@@ -8,7 +8,7 @@ from kafka_ordered_ops.core.window.formats import Framing
 from kafka_ordered_ops.decoding.bad import BadValueError
 
 #: Bytes of a schema's id, after a zero byte.
-_ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
+ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
 #: Messages within messages, in an index.
 _INDEX_LENGTH_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 10
@@ -18,7 +18,7 @@ def id_end(data: bytes, framing: Framing) -> int:
     """Return the position after a schema's id, 0 without a frame; raise `BadValueError` for another beginning."""
     if framing is Framing.NONE:
         return 0
-    end = 1 + _ID_BYTES[framing]
+    end = 1 + ID_BYTES[framing]
     if len(data) < end or data[0] != 0:
         raise BadValueError("it does not begin with a zero byte and a schema id")
     return end

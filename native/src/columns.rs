@@ -110,16 +110,17 @@ impl Projection {
 
 /// A null mask that costs nothing while there is no null.
 #[derive(Default)]
-struct Nulls(Option<NullBufferBuilder>);
+pub(crate) struct Nulls(Option<NullBufferBuilder>);
 
 impl Nulls {
-    fn valid(&mut self) {
+    #[inline]
+    pub(crate) fn valid(&mut self) {
         if let Some(builder) = &mut self.0 {
             builder.append_non_null();
         }
     }
 
-    fn null(&mut self, rows_before: usize) {
+    pub(crate) fn null(&mut self, rows_before: usize) {
         let builder = self.0.get_or_insert_with(|| {
             let mut builder = NullBufferBuilder::new(rows_before + 1);
             builder.append_n_non_nulls(rows_before);
@@ -128,19 +129,19 @@ impl Nulls {
         builder.append_null();
     }
 
-    fn truncate(&mut self, rows: usize) {
+    pub(crate) fn truncate(&mut self, rows: usize) {
         if let Some(builder) = &mut self.0 {
             builder.truncate(rows);
         }
     }
 
-    fn finish(&mut self) -> Option<NullBuffer> {
+    pub(crate) fn finish(&mut self) -> Option<NullBuffer> {
         self.0.take().and_then(|mut builder| builder.finish())
     }
 }
 
 /// Ends of rows in some other column, as Arrow wants them: from 0 on.
-fn offsets(ends: &mut Vec<i32>) -> OffsetBuffer<i32> {
+pub(crate) fn offsets(ends: &mut Vec<i32>) -> OffsetBuffer<i32> {
     let mut all = Vec::with_capacity(ends.len() + 1);
     all.push(0);
     all.append(ends);

@@ -10,6 +10,7 @@ mod broker;
 pub mod codecs;
 pub mod columns;
 pub mod connection;
+pub mod decode;
 pub mod messages;
 pub mod partitions;
 #[cfg(feature = "python")]

@@ -251,6 +251,8 @@ impl Drop for Reader {
 mod kafka_ordered_ops_native {
     #[pymodule_export]
     use super::{Options, Reader, Records};
+    #[pymodule_export]
+    use crate::decode::python::{AvroDecoder, Decoded};
 
     /// Counts changes of what is above; kafka-ordered-ops reads with the one that it knows.
     #[pymodule_export]

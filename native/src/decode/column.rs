@@ -1,0 +1,433 @@
+//! Columns of any type, filled row by row; the last rows can be taken back.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, ListArray, MapArray, NullArray, StructArray, UInt32Array, make_array};
+use arrow_buffer::{ArrowNativeType, BooleanBufferBuilder, Buffer, NullBuffer, i256};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields};
+use arrow_select::take::take;
+
+use crate::columns::{Nulls, offsets};
+use crate::decode::cursor::{Failed, Fault};
+
+#[cold]
+fn too_large() -> Failed {
+    Box::new(Fault::TooLarge)
+}
+
+fn end(length: usize) -> Result<i32, Failed> {
+    i32::try_from(length).map_err(|_| too_large())
+}
+
+/// Values of one width.
+pub struct Numbers<T> {
+    kind: DataType,
+    values: Vec<T>,
+    nulls: Nulls,
+}
+
+impl<T: ArrowNativeType + Default> Numbers<T> {
+    fn new(kind: &DataType) -> Numbers<T> {
+        Numbers { kind: kind.clone(), values: Vec::new(), nulls: Nulls::default() }
+    }
+
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        self.values.push(value);
+        self.nulls.valid();
+    }
+
+    fn null(&mut self) {
+        self.nulls.null(self.values.len());
+        self.values.push(T::default());
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.values.truncate(rows);
+        self.nulls.truncate(rows);
+    }
+
+    fn finish(mut self) -> Result<ArrayRef, ArrowError> {
+        let rows = self.values.len();
+        of_buffers(self.kind, rows, vec![Buffer::from_vec(self.values)], self.nulls.finish())
+    }
+}
+
+fn of_buffers(
+    kind: DataType,
+    rows: usize,
+    buffers: Vec<Buffer>,
+    nulls: Option<NullBuffer>,
+) -> Result<ArrayRef, ArrowError> {
+    let data = ArrayData::builder(kind).len(rows).buffers(buffers).nulls(nulls).build()?;
+    Ok(make_array(data))
+}
+
+/// Bytes or texts; those of a text are UTF-8.
+pub struct Bytes {
+    kind: DataType,
+    ends: Vec<i32>,
+    data: Vec<u8>,
+    nulls: Nulls,
+}
+
+impl Bytes {
+    fn new(kind: &DataType) -> Bytes {
+        Bytes { kind: kind.clone(), ends: Vec::new(), data: Vec::new(), nulls: Nulls::default() }
+    }
+
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        let end = end(self.data.len() + bytes.len())?;
+        self.data.extend_from_slice(bytes);
+        self.ends.push(end);
+        self.nulls.valid();
+        Ok(())
+    }
+
+    fn null(&mut self) {
+        self.nulls.null(self.ends.len());
+        self.ends.push(self.ends.last().copied().unwrap_or(0));
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.ends.truncate(rows);
+        self.data.truncate(self.ends.last().map_or(0, |end| *end as usize));
+        self.nulls.truncate(rows);
+    }
+
+    fn finish(mut self) -> Result<ArrayRef, ArrowError> {
+        let rows = self.ends.len();
+        let ends = offsets(&mut self.ends).into_inner().into_inner();
+        of_buffers(self.kind, rows, vec![ends, Buffer::from_vec(self.data)], self.nulls.finish())
+    }
+}
+
+pub struct Booleans {
+    bits: BooleanBufferBuilder,
+    nulls: Nulls,
+}
+
+impl Booleans {
+    #[inline]
+    pub fn push(&mut self, value: bool) {
+        self.bits.append(value);
+        self.nulls.valid();
+    }
+}
+
+/// Bytes of one size.
+pub struct Fixed {
+    size: usize,
+    rows: usize,
+    data: Vec<u8>,
+    nulls: Nulls,
+}
+
+impl Fixed {
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        if bytes.len() != self.size {
+            return Err(Box::new(Fault::Plan(format!("{} bytes for {}", bytes.len(), self.size))));
+        }
+        self.data.extend_from_slice(bytes);
+        self.rows += 1;
+        self.nulls.valid();
+        Ok(())
+    }
+}
+
+pub struct Struct {
+    fields: Fields,
+    pub columns: Vec<Column>,
+    rows: usize,
+    nulls: Nulls,
+}
+
+impl Struct {
+    /// All columns have another row.
+    #[inline]
+    pub fn complete(&mut self) {
+        self.rows += 1;
+        self.nulls.valid();
+    }
+}
+
+pub struct List {
+    item: FieldRef,
+    pub items: Box<Column>,
+    ends: Vec<i32>,
+    nulls: Nulls,
+}
+
+impl List {
+    /// All items of another row are there.
+    #[inline]
+    pub fn complete(&mut self) -> Result<(), Failed> {
+        self.ends.push(end(self.items.rows())?);
+        self.nulls.valid();
+        Ok(())
+    }
+}
+
+pub struct Map {
+    entry: FieldRef,
+    is_sorted: bool,
+    pub keys: Bytes,
+    pub values: Box<Column>,
+    /// Entries, also those whose key came once more in the same map.
+    entries: usize,
+    /// Which entries are in the maps; None while that is all of them.
+    order: Option<Vec<u32>>,
+    /// Among those that are in the maps.
+    ends: Vec<i32>,
+    nulls: Nulls,
+}
+
+impl Map {
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Key and value of another entry are there.
+    #[inline]
+    pub fn complete_entry(&mut self) -> Result<(), Failed> {
+        self.entries += 1;
+        end(self.entries)?;
+        Ok(())
+    }
+
+    /// All entries of another row are there, from `first` on; `order`: those that count, if some of them do not.
+    #[inline]
+    pub fn complete(&mut self, first: usize, order: Option<Vec<u32>>) -> Result<(), Failed> {
+        if order.is_some() || self.order.is_some() {
+            let all = self.order.get_or_insert_with(|| (0..first as u32).collect());
+            match order {
+                Some(order) => all.extend(order),
+                None => all.extend(first as u32..self.entries as u32),
+            }
+        }
+        self.ends.push(end(self.order.as_ref().map_or(self.entries, Vec::len))?);
+        self.nulls.valid();
+        Ok(())
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.ends.truncate(rows);
+        self.nulls.truncate(rows);
+        let in_maps = self.ends.last().map_or(0, |end| *end as usize);
+        match &mut self.order {
+            // Those that are in no map stay: a number of another row may be the greatest.
+            Some(order) => order.truncate(in_maps),
+            None => self.entries = in_maps,
+        }
+        self.keys.truncate(self.entries);
+        self.values.truncate(self.entries);
+    }
+
+    fn finish(mut self) -> Result<ArrayRef, ArrowError> {
+        let DataType::Struct(fields) = self.entry.data_type().clone() else {
+            return Err(ArrowError::SchemaError("the entries of a map are no struct".into()));
+        };
+        let columns = vec![self.keys.finish()?, self.values.finish()?];
+        let mut entries = StructArray::try_new(fields, columns, None)?;
+        if let Some(order) = self.order {
+            let taken = take(&entries, &UInt32Array::from(order), None)?;
+            entries = StructArray::from(taken.to_data());
+        }
+        let nulls = self.nulls.finish();
+        let ends = offsets(&mut self.ends);
+        Ok(Arc::new(MapArray::try_new(self.entry, ends, entries, nulls, self.is_sorted)?))
+    }
+}
+
+/// A column of one type.
+pub enum Column {
+    Null(usize),
+    Boolean(Booleans),
+    Int(Numbers<i32>),
+    Long(Numbers<i64>),
+    Float(Numbers<f32>),
+    Double(Numbers<f64>),
+    Decimal(Numbers<i128>),
+    LongDecimal(Numbers<i256>),
+    Bytes(Bytes),
+    Fixed(Fixed),
+    Struct(Struct),
+    List(List),
+    Map(Map),
+}
+
+impl Column {
+    /// An empty column; an error for a type that is not known here.
+    pub fn new(kind: &DataType) -> Result<Column, ArrowError> {
+        let unknown = || ArrowError::NotYetImplemented(format!("the type {kind}"));
+        Ok(match kind {
+            DataType::Null => Column::Null(0),
+            DataType::Boolean => {
+                Column::Boolean(Booleans { bits: BooleanBufferBuilder::new(0), nulls: Nulls::default() })
+            }
+            DataType::Int32 | DataType::Date32 | DataType::Time32(_) => Column::Int(Numbers::new(kind)),
+            DataType::Int64 | DataType::Time64(_) | DataType::Timestamp(..) => Column::Long(Numbers::new(kind)),
+            DataType::Float32 => Column::Float(Numbers::new(kind)),
+            DataType::Float64 => Column::Double(Numbers::new(kind)),
+            DataType::Decimal128(..) => Column::Decimal(Numbers::new(kind)),
+            DataType::Decimal256(..) => Column::LongDecimal(Numbers::new(kind)),
+            DataType::Binary | DataType::Utf8 => Column::Bytes(Bytes::new(kind)),
+            DataType::FixedSizeBinary(size) => Column::Fixed(Fixed {
+                size: usize::try_from(*size).map_err(|_| unknown())?,
+                rows: 0,
+                data: Vec::new(),
+                nulls: Nulls::default(),
+            }),
+            DataType::Struct(fields) => Column::Struct(Struct {
+                columns: fields.iter().map(|field| Column::new(field.data_type())).collect::<Result<_, _>>()?,
+                fields: fields.clone(),
+                rows: 0,
+                nulls: Nulls::default(),
+            }),
+            DataType::List(item) => Column::List(List {
+                items: Box::new(Column::new(item.data_type())?),
+                item: item.clone(),
+                ends: Vec::new(),
+                nulls: Nulls::default(),
+            }),
+            DataType::Map(entry, is_sorted) => match entry.data_type() {
+                DataType::Struct(fields) if fields.len() == 2 && *fields[0].data_type() == DataType::Utf8 => {
+                    Column::Map(Map {
+                        keys: Bytes::new(fields[0].data_type()),
+                        values: Box::new(Column::new(fields[1].data_type())?),
+                        entry: entry.clone(),
+                        is_sorted: *is_sorted,
+                        entries: 0,
+                        order: None,
+                        ends: Vec::new(),
+                        nulls: Nulls::default(),
+                    })
+                }
+                _ => return Err(unknown()),
+            },
+            _ => return Err(unknown()),
+        })
+    }
+
+    pub fn rows(&self) -> usize {
+        match self {
+            Column::Null(rows) => *rows,
+            Column::Boolean(column) => column.bits.len(),
+            Column::Int(column) => column.values.len(),
+            Column::Long(column) => column.values.len(),
+            Column::Float(column) => column.values.len(),
+            Column::Double(column) => column.values.len(),
+            Column::Decimal(column) => column.values.len(),
+            Column::LongDecimal(column) => column.values.len(),
+            Column::Bytes(column) => column.ends.len(),
+            Column::Fixed(column) => column.rows,
+            Column::Struct(column) => column.rows,
+            Column::List(column) => column.ends.len(),
+            Column::Map(column) => column.ends.len(),
+        }
+    }
+
+    pub fn null(&mut self) {
+        match self {
+            Column::Null(rows) => *rows += 1,
+            Column::Boolean(column) => {
+                column.nulls.null(column.bits.len());
+                column.bits.append(false);
+            }
+            Column::Int(column) => column.null(),
+            Column::Long(column) => column.null(),
+            Column::Float(column) => column.null(),
+            Column::Double(column) => column.null(),
+            Column::Decimal(column) => column.null(),
+            Column::LongDecimal(column) => column.null(),
+            Column::Bytes(column) => column.null(),
+            Column::Fixed(column) => {
+                column.nulls.null(column.rows);
+                column.rows += 1;
+                column.data.resize(column.rows * column.size, 0);
+            }
+            Column::Struct(column) => {
+                column.columns.iter_mut().for_each(Column::null);
+                column.nulls.null(column.rows);
+                column.rows += 1;
+            }
+            Column::List(column) => {
+                column.nulls.null(column.ends.len());
+                column.ends.push(column.ends.last().copied().unwrap_or(0));
+            }
+            Column::Map(column) => {
+                column.nulls.null(column.ends.len());
+                column.ends.push(column.ends.last().copied().unwrap_or(0));
+            }
+        }
+    }
+
+    /// Take back all rows after so many, also one that is there in part.
+    pub fn truncate(&mut self, rows: usize) {
+        match self {
+            Column::Null(all) => *all = rows,
+            Column::Boolean(column) => {
+                column.bits.truncate(rows);
+                column.nulls.truncate(rows);
+            }
+            Column::Int(column) => column.truncate(rows),
+            Column::Long(column) => column.truncate(rows),
+            Column::Float(column) => column.truncate(rows),
+            Column::Double(column) => column.truncate(rows),
+            Column::Decimal(column) => column.truncate(rows),
+            Column::LongDecimal(column) => column.truncate(rows),
+            Column::Bytes(column) => column.truncate(rows),
+            Column::Fixed(column) => {
+                column.rows = rows;
+                column.data.truncate(rows * column.size);
+                column.nulls.truncate(rows);
+            }
+            Column::Struct(column) => {
+                column.columns.iter_mut().for_each(|part| part.truncate(rows));
+                column.rows = rows;
+                column.nulls.truncate(rows);
+            }
+            Column::List(column) => {
+                column.ends.truncate(rows);
+                column.items.truncate(column.ends.last().map_or(0, |end| *end as usize));
+                column.nulls.truncate(rows);
+            }
+            Column::Map(column) => column.truncate(rows),
+        }
+    }
+
+    pub fn finish(self) -> Result<ArrayRef, ArrowError> {
+        Ok(match self {
+            Column::Null(rows) => Arc::new(NullArray::new(rows)),
+            Column::Boolean(mut column) => {
+                let rows = column.bits.len();
+                let bits = column.bits.finish().into_inner();
+                of_buffers(DataType::Boolean, rows, vec![bits], column.nulls.finish())?
+            }
+            Column::Int(column) => column.finish()?,
+            Column::Long(column) => column.finish()?,
+            Column::Float(column) => column.finish()?,
+            Column::Double(column) => column.finish()?,
+            Column::Decimal(column) => column.finish()?,
+            Column::LongDecimal(column) => column.finish()?,
+            Column::Bytes(column) => column.finish()?,
+            Column::Fixed(mut column) => {
+                let kind = DataType::FixedSizeBinary(column.size as i32);
+                of_buffers(kind, column.rows, vec![Buffer::from_vec(column.data)], column.nulls.finish())?
+            }
+            Column::Struct(mut column) => {
+                let arrays = column.columns.into_iter().map(Column::finish).collect::<Result<_, _>>()?;
+                let nulls = column.nulls.finish();
+                Arc::new(StructArray::try_new_with_length(column.fields, arrays, nulls, column.rows)?)
+            }
+            Column::List(mut column) => {
+                let (ends, nulls) = (offsets(&mut column.ends), column.nulls.finish());
+                Arc::new(ListArray::try_new(column.item, ends, column.items.finish()?, nulls)?)
+            }
+            Column::Map(column) => column.finish()?,
+        })
+    }
+}
