@@ -30,7 +30,7 @@ ON_SPARK41 := spark41 and not long
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
-# The reader in Rust, a separate distribution, where tests find it and nothing else does.
+# The reader and decoder in Rust, a separate distribution, where tests find it and nothing else does.
 NATIVE := build/native
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
@@ -108,7 +108,7 @@ native/Cargo.lock: native/crates.lock native/Cargo.toml
 	cd native && cargo generate-lockfile --quiet
 	source="$$(grep -m1 '^source = ' $@)"; awk -v source="$$source" '/^checksum = / { print source } { print }' native/crates.lock > $@
 
-native: $(STAMP) native/Cargo.lock ## Build the native reader, and test it; needs cargo
+native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and test them; needs cargo
 	cd native && $(CARGO) fmt --check
 	cd native && $(CARGO) clippy --quiet --release --locked --all-targets --features python -- -D warnings
 	cd native && $(CARGO) test --quiet --release --locked
@@ -117,9 +117,10 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader, and test it; need
 	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --release --locked --out $(CURDIR)/$(NATIVE)/wheels
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
+	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly DAMAGED_RESPONSES=10000000 $(MAKE) native
+	HYPOTHESIS_PROFILE=nightly DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"

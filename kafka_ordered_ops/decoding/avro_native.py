@@ -28,7 +28,7 @@ from kafka_ordered_ops.decoding.column_reader import (
     NotNativeError,
     Reasons,
     ValueReader,
-    note_python_decodes,
+    python_decodes,
 )
 
 _Array: TypeAlias = "pa.Array[Any]"
@@ -83,12 +83,12 @@ class NativeAvroReader:
             for writer in self._decoder.unknown(buffers):
                 self._learn(writer)
             column, reasons = self._decoder.decode(buffers)
-        except NotNativeError as error:
-            note_python_decodes(str(error))
-            self._is_python_needed = True
-            return self._python.read_column(values)
         except OverflowError:
             raise ColumnTooLargeError from None
+        except (NotNativeError, RuntimeError) as error:
+            python_decodes(str(error))
+            self._is_python_needed = True
+            return self._python.read_column(values)
         return pa.array(column), dict(reasons)
 
     def _learn(self, writer: int) -> None:

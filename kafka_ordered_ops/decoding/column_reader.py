@@ -113,13 +113,17 @@ def native_or_python(
             raise NotNativeError("kafka-ordered-ops-native is not installed")
         return native(module)
     except NotNativeError as error:
-        if forced is not None:
-            raise ConfigError(f"the native decoder: {error}") from None
-        note_python_decodes(str(error))
+        python_decodes(str(error))
         return python
 
 
+def python_decodes(why: str) -> None:
+    """Note that Python decodes where the native decoder was to; raise `ConfigError` if that one is forced."""
+    if forced is not None:
+        raise ConfigError(f"the native decoder: {why}")
+    _note(why)
+
+
 @cache
-def note_python_decodes(why: str) -> None:
-    """Log why Python decodes where the native decoder is installed, once for each reason."""
+def _note(why: str) -> None:
     _log.info("values are decoded in Python, not by the native decoder: %s", why)

@@ -31,7 +31,7 @@ _DELETED: Final = "__deleted"
 _SOURCE_TS_MS: Final = "__source_ts_ms"
 _COLUMNS: Final = ((_OP, pa.string()), (_DELETED, pa.bool_()), (_SOURCE_TS_MS, pa.int64()))
 #: The part of an envelope that has the row, by what happened.
-_SIDES: Final = {"c": "after", "u": "after", "r": "after", "d": "before"}
+SIDES: Final = {"c": "after", "u": "after", "r": "after", "d": "before"}
 #: What Connect's JSON converter puts around each value with ``schemas.enable``.
 _WRAPPED: Final = {"schema", "payload"}
 _CONNECT_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
@@ -60,6 +60,8 @@ class DebeziumReader(ValueReader):
             )
         self.arrow = pa.struct(fields)
         self._nulls = dict.fromkeys(names)
+        #: What stands for a value that the connector does not know.
+        self.unavailable = wanted.unavailable
         self._placeholders = _placeholders(wanted.unavailable)
         self._read_key = None if wanted.keys is None else self._key_reader(wanted.keys, avro_values)
         self.needs_keys = self._read_key is not None
@@ -73,7 +75,7 @@ class DebeziumReader(ValueReader):
                 "the table was truncated (op is t), and no record names the rows that are gone. Delete them, and go on with the "
                 "records after this one"
             )
-        side = _SIDES.get(op) if isinstance(op, str) else None
+        side = SIDES.get(op) if isinstance(op, str) else None
         if side is None:
             raise BadValueError(f"op is {ascii(op)[:20]}: c, u, r or d is expected")
         row = envelope[side]
@@ -85,7 +87,8 @@ class DebeziumReader(ValueReader):
                     f"{name}: the database did not send the value, because it has not changed. In PostgreSQL, ALTER TABLE ... "
                     "REPLICA IDENTITY FULL sends all values"
                 )
-        time = envelope["source"]["ts_ms"]
+        source = envelope["source"]
+        time = None if source is None else source["ts_ms"]
         return {**row, _OP: op, _DELETED: op == "d", _SOURCE_TS_MS: time}
 
     def read_null(self, key: bytes | None) -> dict[str, Any] | None:
@@ -176,7 +179,7 @@ class _JsonEnvelopes:
             raise BadValueError("it is no envelope of Debezium: it has no time in source.ts_ms")
         op = envelope["op"]
         rows: dict[str, Any] = {"before": None, "after": None}
-        if side := _SIDES.get(op):
+        if side := SIDES.get(op):
             row = envelope.get(side)
             if not is_typed and isinstance(row, dict):
                 for part in self._decimals:

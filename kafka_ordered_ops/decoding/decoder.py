@@ -35,6 +35,7 @@ from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
 from kafka_ordered_ops.decoding.column_reader import ColumnReader, ValueReader, native_or_python
+from kafka_ordered_ops.decoding.debezium_columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import ID_BYTES, id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
@@ -364,9 +365,19 @@ def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
             from kafka_ordered_ops.decoding.protobuf.records import ProtobufReader
         return ProtobufReader(wanted, registry)
     if isinstance(wanted, Debezium):
-        return DebeziumReader(wanted, lambda part: _AvroReader(part, registry))
+        return _debezium_reader(wanted, registry)
     avro = _AvroReader(wanted, registry)
     return native_or_python(avro.native, avro)
+
+
+def _debezium_reader(wanted: Debezium, registry: RegistryClient | None) -> ColumnReader:
+    python = DebeziumReader(wanted, lambda part: _AvroReader(part, registry))
+    if not isinstance(wanted.values, Avro):
+        return python
+    envelopes = _AvroReader(wanted.values, registry)
+    return native_or_python(
+        lambda module: DebeziumColumnReader(python, envelopes.native(module)), python
+    )
 
 
 class _JsonReader(ValueReader):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -160,3 +162,31 @@ def test_few_bytes_take_little_memory() -> None:
     assert assert_same(Decoder(wanted, None, OnBad.KEEP), batch_of([few] * 3)) == 0
     text = Decoder(Avro('"string"', framing="none"), None, OnBad.KEEP)
     assert assert_same(text, batch_of([many, b"\2x"])) == 1
+
+
+def test_threads_share_a_decoder() -> None:
+    """Without Python's lock, each with its own batch."""
+    decoder = Decoder(Avro('"long"', framing="none"), None)
+    batches = [batch_of([bytes([2 * number])] * 10_000) for number in range(8)]
+    with decoded_by("native"):
+        decoder.schema_of(batches[0].schema)
+    with ThreadPoolExecutor(4) as pool:
+        columns = list(pool.map(decoder.decoded, batches * 4))
+    for number, column in enumerate(columns):
+        assert set(column["value"].to_pylist()) == {number % 8}
+
+
+def test_python_decodes_what_the_extension_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+    """A row of many bytes that are not there; the log says so once, and whoever insists gets an error."""
+    wide = {"type": "fixed", "name": "Wide", "size": 100_000}
+    wanted = Avro(json.dumps(["null", wide]), framing="none")
+    batch = batch_of([b"\0", b"\2" + bytes(100_000)])
+    caplog.set_level(logging.INFO, "kafka_ordered_ops")
+    for _ in range(2):
+        column = Decoder(wanted, None).decoded(batch)["value"]
+        assert column.to_pylist() == [None, bytes(100_000)]
+    assert [record.message for record in caplog.records] == [
+        "values are decoded in Python, not by the native decoder: a row of nulls takes 100000 bytes"
+    ]
+    with decoded_by("native"), pytest.raises(ConfigError, match="a row of nulls takes 100000"):
+        Decoder(wanted, None).decoded(batch)

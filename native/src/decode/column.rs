@@ -312,6 +312,20 @@ impl Column {
         })
     }
 
+    /// The bytes of a null row.
+    pub fn width(&self) -> usize {
+        match self {
+            Column::Null(_) => 0,
+            Column::Boolean(_) => 1,
+            Column::Int(_) | Column::Float(_) | Column::Bytes(_) | Column::List(_) | Column::Map(_) => 4,
+            Column::Long(_) | Column::Double(_) => 8,
+            Column::Decimal(_) => 16,
+            Column::LongDecimal(_) => 32,
+            Column::Fixed(column) => column.size,
+            Column::Struct(column) => column.columns.iter().map(Column::width).fold(0, usize::saturating_add),
+        }
+    }
+
     pub fn rows(&self) -> usize {
         match self {
             Column::Null(rows) => *rows,

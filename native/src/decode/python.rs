@@ -12,8 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::decode::avro_plan::{Frame, Reasons, Told, Writer, decode, plan};
+use crate::decode::column::Column;
 use crate::decode::cursor::Fault;
 use crate::decode::input::Input;
+
+/// Of a row of nulls, which may be written as one byte.
+const ROW_BYTES_MAX: usize = 1 << 16;
 
 fn failed(error: impl std::fmt::Display) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
@@ -75,7 +79,10 @@ impl AvroDecoder {
         if id_bytes > 8 {
             return Err(PyValueError::new_err("an id has at most 8 bytes"));
         }
-        crate::decode::column::Column::new(&kind).map_err(failed)?;
+        let width = Column::new(&kind).map_err(failed)?.width();
+        if width > ROW_BYTES_MAX {
+            return Err(failed(format!("a row of nulls takes {width} bytes")));
+        }
         Ok(AvroDecoder { kind, frame: Frame(id_bytes), has_ids, writers: Mutex::default() })
     }
 
