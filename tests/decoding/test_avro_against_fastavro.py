@@ -9,11 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.decoding import Avro, decode
+from tests.support.decoders import stored
 from tests.support.encoded_values import batch_of, encoded
 
 Schema = Any
@@ -199,29 +199,6 @@ def expected(value: Any, schema: Schema) -> Any:
         digits = tuple(map(int, str(abs(unscaled))))
         return Decimal((int(unscaled < 0), digits, -schema["scale"]))
     return value
-
-
-def stored(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Return an array whose times are the numbers that are stored: Python has no values for all of them."""
-    return array.cast(number_type(array.type))
-
-
-def number_type(arrow: Any) -> Any:
-    """Return a type with numbers for times."""
-    if pa.types.is_timestamp(arrow) or pa.types.is_time64(arrow):
-        return pa.int64()
-    if pa.types.is_date32(arrow) or pa.types.is_time32(arrow):
-        return pa.int32()
-    if pa.types.is_null(arrow):
-        # Arrow's cast of a list of nulls to itself is invalid.
-        return pa.string()
-    if pa.types.is_struct(arrow):
-        return pa.struct([(part.name, number_type(part.type)) for part in arrow])
-    if pa.types.is_list(arrow):
-        return pa.list_(number_type(arrow.value_type))
-    if pa.types.is_map(arrow):
-        return pa.map_(pa.string(), number_type(arrow.item_type))
-    return arrow
 
 
 def same(own: Any, theirs: Any) -> bool:

@@ -221,6 +221,21 @@ def test_invalid_schemas_are_named(schema: Any, words: str) -> None:
             {**ORDER, "fields": [{"name": "new", "type": "int", "default": "x"}]},
             "field new has an invalid default",
         ),
+        (
+            {**ORDER, "fields": ORDER["fields"][:1]},
+            {**ORDER, "fields": [{"name": "new", "type": "int", "default": 2**31}]},
+            "field new has an invalid default: 2147483648 has more than 32 bits",
+        ),
+        (
+            "string",
+            {"type": "bytes", "logicalType": "decimal", "precision": 9},
+            "string was written, and a decimal is expected",
+        ),
+        (
+            "bytes",
+            {"type": "string", "logicalType": "uuid"},
+            "bytes was written, and a uuid is expected",
+        ),
     ],
 )
 def test_schemas_that_do_not_fit_are_refused(written: Any, read: Any, words: str) -> None:
@@ -286,6 +301,8 @@ def nested(size: int) -> Any:
             "more than 2 digits",
         ),
         ({"type": "string", "logicalType": "uuid"}, b"\x02x", "not a UUID"),
+        ({"type": "string", "logicalType": "uuid"}, b"\x40" + b" 0x" + b"1" * 29, "not a UUID"),
+        (nested(1), b"\x82\x10\x00", "1,025 items"),
         ("int", b"", "the record is too short"),
         ("double", b"123", "the record is too short"),
         ({"type": "fixed", "name": "F", "size": 4}, b"123", "the record is too short"),

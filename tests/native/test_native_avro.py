@@ -16,7 +16,7 @@ from kafka_ordered_ops.core.window.formats import OnBad
 from kafka_ordered_ops.decoding import Avro, Registry
 from kafka_ordered_ops.decoding.decoder import Decoder
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, RegistryClient
-from tests.support.decoders import decoded_by
+from tests.support.decoders import decoded_by, stored
 from tests.support.encoded_values import batch_of
 from tests.support.random_avro import RandomAvro
 from tests.support.readers import needs_native
@@ -27,24 +27,6 @@ pytestmark = [pytest.mark.native, needs_native]
 CASES: Final = int(os.environ.get("RANDOM_SCHEMAS", "3000"))
 #: Nobody is there.
 REGISTRY: Final = Registry("http://127.0.0.1:1")
-
-
-def number_type(arrow: Any) -> Any:
-    """Return a type with numbers for times: Python has no values for all of them."""
-    types = pa.types
-    if types.is_timestamp(arrow) or types.is_time64(arrow):
-        return pa.int64()
-    if types.is_date32(arrow) or types.is_time32(arrow):
-        return pa.int32()
-    if types.is_null(arrow):
-        return pa.string()
-    if types.is_struct(arrow):
-        return pa.struct([(part.name, number_type(part.type)) for part in arrow])
-    if types.is_list(arrow):
-        return pa.list_(number_type(arrow.value_type))
-    if types.is_map(arrow):
-        return pa.map_(pa.string(), number_type(arrow.item_type))
-    return arrow
 
 
 def decoded(by: str, decoder: Decoder, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,9 +48,7 @@ def assert_same(decoder: Decoder, batch: pa.RecordBatch) -> int:
     for column in ("value_error", "value_raw"):
         assert native[column].to_pylist() == python[column].to_pylist()
     if not native["value"].equals(python["value"]):
-        plain: Any = [
-            part["value"].cast(number_type(part["value"].type)) for part in (native, python)
-        ]
+        plain = [stored(part["value"]) for part in (native, python)]
         # As text: a number that is none is not equal to itself.
         assert repr(plain[0].to_pylist()) == repr(plain[1].to_pylist())
     return native.num_rows - native["value_error"].null_count
