@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -30,6 +29,7 @@ from kafka_ordered_ops.decoding.column_reader import (
     ValueReader,
     python_decodes,
 )
+from kafka_ordered_ops.decoding.native_columns import buffers_of
 
 _Array: TypeAlias = "pa.Array[Any]"
 #: A step as the extension takes it: kind, numbers, texts and bytes.
@@ -103,26 +103,6 @@ class NativeAvroReader:
             self._decoder.add(writer, steps_of(plan))
         except ValueError as error:
             raise NotNativeError(str(error)) from None
-
-
-def buffers_of(values: _Array) -> tuple[bytes, bytes, int, int, bytes | None, int]:
-    """Return the parts of a binary array that hold its values.
-
-    They are the bytes of its values, the offsets and their width, the first offset, and the bits of what is not null, with the
-    place of the first one. The extension takes copies, because memory that it does not own would need unsafe code.
-    """
-    validity, offsets, data = values.buffers()
-    width, code = (8, "<q") if pa.types.is_large_binary(values.type) else (4, "<i")
-    if not len(values) or offsets is None:
-        return b"", bytes(width), width, 0, None, 0
-    places = offsets.slice(values.offset * width, (len(values) + 1) * width).to_pybytes()
-    first, end = (struct.unpack_from(code, places, at)[0] for at in (0, len(values) * width))
-    content = b"" if data is None else data.slice(first, end - first).to_pybytes()
-    if validity is None or not values.null_count:
-        return content, places, width, first, None, 0
-    start, bit = divmod(values.offset, 8)
-    bits = validity.slice(start, (bit + len(values) + 7) // 8).to_pybytes()
-    return content, places, width, first, bits, bit
 
 
 def steps_of(plan: Step) -> list[_Told]:

@@ -40,6 +40,7 @@ from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import ID_BYTES, id_end, schema_id
 from kafka_ordered_ops.decoding.json_records import json_reader
 from kafka_ordered_ops.decoding.json_schema import columns_of
+from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -359,11 +360,13 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
     """Return what decodes values of a format, which has its schema; raises as `Decoder.schema_of`."""
     if isinstance(wanted, Json):
-        return _JsonReader(wanted)
+        return _json_reader(wanted)
     if isinstance(wanted, Protobuf):
         with _needs_protobuf():
+            from kafka_ordered_ops.decoding.protobuf.native import NativeProtobufReader
             from kafka_ordered_ops.decoding.protobuf.records import ProtobufReader
-        return ProtobufReader(wanted, registry)
+        python = ProtobufReader(wanted, registry)
+        return native_or_python(lambda module: NativeProtobufReader(module, python), python)
     if isinstance(wanted, Debezium):
         return _debezium_reader(wanted, registry)
     avro = _AvroReader(wanted, registry)
@@ -377,6 +380,15 @@ def _debezium_reader(wanted: Debezium, registry: RegistryClient | None) -> Colum
     envelopes = _AvroReader(wanted.values, registry)
     return native_or_python(
         lambda module: DebeziumColumnReader(python, envelopes.native(module)), python
+    )
+
+
+def _json_reader(wanted: Json) -> ColumnReader:
+    python = _JsonReader(wanted)
+    refuses_unknown = wanted.unknown is UnknownFields.BAD
+    framing = Framing(wanted.framing or Framing.NONE)
+    return native_or_python(
+        lambda module: NativeJsonReader(module, python, refuses_unknown, framing), python
     )
 
 

@@ -79,6 +79,8 @@ def parsed_json(data: bytes) -> Any:
         raise BadValueError(f"the text is not valid JSON: {error}") from None
     except JsonError as error:
         raise BadValueError(str(error)) from None
+    except InvalidOperation:
+        raise BadValueError("a number has an exponent beyond those of decimals") from None
     except RecursionError:
         raise BadValueError(f"lists and objects more than {_NESTING_MAX} levels deep") from None
     return value

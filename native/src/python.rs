@@ -253,6 +253,8 @@ mod kafka_ordered_ops_native {
     use super::{Options, Reader, Records};
     #[pymodule_export]
     use crate::decode::python::{AvroDecoder, Decoded};
+    #[pymodule_export]
+    use crate::decode::python_values::{JsonDecoder, ProtobufDecoder};
 
     /// Counts changes of what is above; kafka-ordered-ops reads with the one that it knows.
     #[pymodule_export]

@@ -55,8 +55,10 @@ class ProtobufReader(ValueReader):
         self._class: Any = GetMessageClass(message)
         #: Only older schemas have required fields.
         self._is_initialized = self._class.IsInitialized if schema.has_older_files else None
+        #: Its descriptor.
+        self.message = message
         self._name: str = message.full_name
-        self._framing = protobuf.framing
+        self.framing = protobuf.framing
         self._file = schema.main
         self._registry = registry if protobuf.needs_registry else None
         self._reasons: dict[bytes, str | None] = {}
@@ -65,7 +67,7 @@ class ProtobufReader(ValueReader):
 
     def read(self, data: bytes) -> Any:
         """Return a value as pyarrow takes it; raise `BadValueError`."""
-        start = self._checked_frame(data) if self._framing is not Framing.NONE else 0
+        start = self._checked_frame(data) if self.framing is not Framing.NONE else 0
         content = data[start:]
         if len(content) > self._length_without_look:
             check_size(content, self._shape)
@@ -82,27 +84,33 @@ class ProtobufReader(ValueReader):
         """Return where the message begins; raise `BadValueError` for another message than the reader's."""
         if self._last is not None and data.startswith(self._last):
             return len(self._last)
-        end = id_end(data, self._framing)
-        named: bytes | tuple[int, ...]
-        if self._framing is Framing.APICURIO_8:
-            named, start = delimited(data, end)
-        else:
-            named, start = message_index(data, end)
+        _, _, start = self._frame(data)
         frame = data[:start]
-        if frame not in self._reasons:
-            if len(self._reasons) >= _FRAMES_MAX:
-                self._reasons.clear()
-            self._reasons[frame] = self._reason(data, end, named)
-        if (reason := self._reasons[frame]) is not None:
+        if (reason := self.frame_reason(frame)) is not None:
             raise BadValueError(reason)
         self._last = frame
         return start
 
-    def _reason(self, data: bytes, end: int, named: bytes | tuple[int, ...]) -> str | None:
+    def _frame(self, data: bytes) -> tuple[int, bytes | tuple[int, ...], int]:
+        """Return where the schema's id ends, the message that is named, and where it begins; raise `BadValueError`."""
+        end = id_end(data, self.framing)
+        read = delimited if self.framing is Framing.APICURIO_8 else message_index
+        return end, *read(data, end)
+
+    def frame_reason(self, frame: bytes) -> str | None:
+        """Return why a frame is bad, if it is."""
+        if frame not in self._reasons:
+            if len(self._reasons) >= _FRAMES_MAX:
+                self._reasons.clear()
+            end, named, _ = self._frame(frame)
+            self._reasons[frame] = self._reason(frame, end, named)
+        return self._reasons[frame]
+
+    def _reason(self, frame: bytes, end: int, named: bytes | tuple[int, ...]) -> str | None:
         """Return why a frame is bad, if it is; `named` is the message in it, by its name or its index."""
         file, where = self._file, "the schema"
         if self._registry is not None:
-            number = schema_id(data, end)
+            number = schema_id(frame, end)
             where = f"schema {number}"
             written = self._registry.schema(number)
             if written is None:

@@ -38,10 +38,16 @@ _SCALARS: Final[Mapping[int, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
     FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
 }
-_WRAPPERS: Final = frozenset(
-    f"google.protobuf.{kind}Value"
-    for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
-)
+#: What becomes of messages of Google, by their names.
+_GOOGLE: Final = {
+    "Timestamp": "timestamp",
+    "Duration": "duration",
+    **dict.fromkeys(("Struct", "Value", "ListValue"), "json"),
+    **dict.fromkeys(
+        ("BoolValue", "BytesValue", "DoubleValue", "FloatValue", "StringValue"), "wrapper"
+    ),
+    **dict.fromkeys(("Int32Value", "Int64Value", "UInt32Value", "UInt64Value"), "wrapper"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,16 @@ def message_type(message: Any, checked_texts: Collection[str]) -> ProtobufType:
     return _Types(checked_texts).message(message)
 
 
+def well_known(message: Any) -> str | None:
+    """Return what a message of Google becomes: a timestamp, a duration, a text of JSON, or the value that it is a wrapper of.
+
+    None for any other message, which becomes a record.
+    """
+    is_googles = message.file.name.startswith("google/protobuf/")
+    package, _, name = message.full_name.rpartition(".")
+    return _GOOGLE.get(name) if is_googles and package == "google.protobuf" else None
+
+
 class _Types:
     """The types of messages, each made once."""
 
@@ -85,11 +101,8 @@ class _Types:
 
     def message(self, message: Any) -> ProtobufType:
         name = message.full_name
-        if message.file.name.startswith("google/protobuf/"):
-            if (known := _WELL_KNOWN.get(name)) is not None:
-                return known
-            if name in _WRAPPERS:
-                return self._wrapper(message)
+        if (known := well_known(message)) is not None:
+            return self._wrapper(message) if known == "wrapper" else _WELL_KNOWN[known]
         if name not in self._known:
             if self._level >= _LEVELS_MAX:
                 raise ConfigError(
@@ -135,7 +148,7 @@ class _Types:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             return self._map(field.message_type)
         item = self._value(field)
-        if not _is_repeated(field):
+        if not is_repeated(field):
             return item
         return ProtobufType(
             pa.list_(item.arrow), _list_reader(item.read), item.count + 1, item.levels, item.shape
@@ -178,7 +191,8 @@ def _shape(kinds: Mapping[int, ProtobufType]) -> Shape:
     return Shape(1 + len(kinds), inner)
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
+    """Return whether a field has many values."""
     # Newer versions of the library warn about the label, older ones have nothing else.
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
@@ -310,11 +324,9 @@ def _json(value: Any) -> Any:
     return int(number) if number.is_integer() and abs(number) < _WHOLE_MAX else number
 
 
-_JSON: Final = ProtobufType(pa.string(), _json_text)
+#: By the names of `well_known`.
 _WELL_KNOWN: Final = {
-    "google.protobuf.Timestamp": ProtobufType(pa.timestamp("ns", "UTC"), _timestamp),
-    "google.protobuf.Duration": ProtobufType(pa.duration("ns"), _duration),
-    "google.protobuf.Struct": _JSON,
-    "google.protobuf.Value": _JSON,
-    "google.protobuf.ListValue": _JSON,
+    "timestamp": ProtobufType(pa.timestamp("ns", "UTC"), _timestamp),
+    "duration": ProtobufType(pa.duration("ns"), _duration),
+    "json": ProtobufType(pa.string(), _json_text),
 }

@@ -146,6 +146,10 @@ pub struct Struct {
 }
 
 impl Struct {
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// All columns have another row.
     #[inline]
     pub fn complete(&mut self) {
@@ -246,6 +250,12 @@ impl Map {
 pub enum Column {
     Null(usize),
     Boolean(Booleans),
+    I8(Numbers<i8>),
+    I16(Numbers<i16>),
+    U8(Numbers<u8>),
+    U16(Numbers<u16>),
+    U32(Numbers<u32>),
+    U64(Numbers<u64>),
     Int(Numbers<i32>),
     Long(Numbers<i64>),
     Float(Numbers<f32>),
@@ -268,8 +278,16 @@ impl Column {
             DataType::Boolean => {
                 Column::Boolean(Booleans { bits: BooleanBufferBuilder::new(0), nulls: Nulls::default() })
             }
+            DataType::Int8 => Column::I8(Numbers::new(kind)),
+            DataType::Int16 => Column::I16(Numbers::new(kind)),
+            DataType::UInt8 => Column::U8(Numbers::new(kind)),
+            DataType::UInt16 => Column::U16(Numbers::new(kind)),
+            DataType::UInt32 => Column::U32(Numbers::new(kind)),
+            DataType::UInt64 => Column::U64(Numbers::new(kind)),
             DataType::Int32 | DataType::Date32 | DataType::Time32(_) => Column::Int(Numbers::new(kind)),
-            DataType::Int64 | DataType::Time64(_) | DataType::Timestamp(..) => Column::Long(Numbers::new(kind)),
+            DataType::Int64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
+                Column::Long(Numbers::new(kind))
+            }
             DataType::Float32 => Column::Float(Numbers::new(kind)),
             DataType::Float64 => Column::Double(Numbers::new(kind)),
             DataType::Decimal128(..) => Column::Decimal(Numbers::new(kind)),
@@ -316,9 +334,15 @@ impl Column {
     pub fn width(&self) -> usize {
         match self {
             Column::Null(_) => 0,
-            Column::Boolean(_) => 1,
-            Column::Int(_) | Column::Float(_) | Column::Bytes(_) | Column::List(_) | Column::Map(_) => 4,
-            Column::Long(_) | Column::Double(_) => 8,
+            Column::Boolean(_) | Column::I8(_) | Column::U8(_) => 1,
+            Column::I16(_) | Column::U16(_) => 2,
+            Column::Int(_)
+            | Column::U32(_)
+            | Column::Float(_)
+            | Column::Bytes(_)
+            | Column::List(_)
+            | Column::Map(_) => 4,
+            Column::Long(_) | Column::U64(_) | Column::Double(_) => 8,
             Column::Decimal(_) => 16,
             Column::LongDecimal(_) => 32,
             Column::Fixed(column) => column.size,
@@ -330,6 +354,12 @@ impl Column {
         match self {
             Column::Null(rows) => *rows,
             Column::Boolean(column) => column.bits.len(),
+            Column::I8(column) => column.values.len(),
+            Column::I16(column) => column.values.len(),
+            Column::U8(column) => column.values.len(),
+            Column::U16(column) => column.values.len(),
+            Column::U32(column) => column.values.len(),
+            Column::U64(column) => column.values.len(),
             Column::Int(column) => column.values.len(),
             Column::Long(column) => column.values.len(),
             Column::Float(column) => column.values.len(),
@@ -351,6 +381,12 @@ impl Column {
                 column.nulls.null(column.bits.len());
                 column.bits.append(false);
             }
+            Column::I8(column) => column.null(),
+            Column::I16(column) => column.null(),
+            Column::U8(column) => column.null(),
+            Column::U16(column) => column.null(),
+            Column::U32(column) => column.null(),
+            Column::U64(column) => column.null(),
             Column::Int(column) => column.null(),
             Column::Long(column) => column.null(),
             Column::Float(column) => column.null(),
@@ -387,6 +423,12 @@ impl Column {
                 column.bits.truncate(rows);
                 column.nulls.truncate(rows);
             }
+            Column::I8(column) => column.truncate(rows),
+            Column::I16(column) => column.truncate(rows),
+            Column::U8(column) => column.truncate(rows),
+            Column::U16(column) => column.truncate(rows),
+            Column::U32(column) => column.truncate(rows),
+            Column::U64(column) => column.truncate(rows),
             Column::Int(column) => column.truncate(rows),
             Column::Long(column) => column.truncate(rows),
             Column::Float(column) => column.truncate(rows),
@@ -421,6 +463,12 @@ impl Column {
                 let bits = column.bits.finish().into_inner();
                 of_buffers(DataType::Boolean, rows, vec![bits], column.nulls.finish())?
             }
+            Column::I8(column) => column.finish()?,
+            Column::I16(column) => column.finish()?,
+            Column::U8(column) => column.finish()?,
+            Column::U16(column) => column.finish()?,
+            Column::U32(column) => column.finish()?,
+            Column::U64(column) => column.finish()?,
             Column::Int(column) => column.finish()?,
             Column::Long(column) => column.finish()?,
             Column::Float(column) => column.finish()?,

@@ -19,13 +19,19 @@ use crate::decode::input::Input;
 /// Of a row of nulls, which may be written as one byte.
 const ROW_BYTES_MAX: usize = 1 << 16;
 
-fn failed(error: impl std::fmt::Display) -> PyErr {
+pub(super) fn failed(error: impl std::fmt::Display) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
 /// A column; ``pyarrow.array(column)`` takes it without a copy.
 #[pyclass(frozen)]
 pub struct Decoded(ArrayRef);
+
+impl Decoded {
+    pub(super) fn of(array: ArrayRef) -> Decoded {
+        Decoded(array)
+    }
+}
 
 #[pymethods]
 impl Decoded {
@@ -47,14 +53,25 @@ impl Decoded {
 }
 
 /// The buffers of a column: data, offsets, their width, the first offset, validity and its first bit.
-type Buffers<'a> = (&'a [u8], &'a [u8], usize, i64, Option<&'a [u8]>, usize);
+pub(super) type Buffers<'a> = (&'a [u8], &'a [u8], usize, i64, Option<&'a [u8]>, usize);
 
-fn input(buffers: Buffers<'_>) -> PyResult<Input<'_>> {
+pub(super) fn input(buffers: Buffers<'_>) -> PyResult<Input<'_>> {
     let (data, offsets, width, base, validity, first) = buffers;
     if width != 4 && width != 8 {
         return Err(PyValueError::new_err("offsets have 4 or 8 bytes"));
     }
     Ok(Input { data, offsets, width, base, validity, first })
+}
+
+/// Return the type of the only field of a schema in Arrow's IPC format; an error for one that is decoded in Python.
+pub(super) fn kind_of(schema: &[u8]) -> PyResult<DataType> {
+    let schema = try_schema_from_ipc_buffer(schema).map_err(failed)?;
+    let field = schema.fields().first().ok_or_else(|| PyValueError::new_err("no field"))?;
+    let width = Column::new(field.data_type()).map_err(failed)?.width();
+    if width > ROW_BYTES_MAX {
+        return Err(failed(format!("a row of nulls takes {width} bytes")));
+    }
+    Ok(field.data_type().clone())
 }
 
 /// Decodes values of Avro to one type, by a plan for each writer.
@@ -73,15 +90,9 @@ impl AvroDecoder {
     /// before each value; 0: there is none. `has_ids`: the id says which plan is to be taken.
     #[new]
     fn new(schema: &[u8], id_bytes: usize, has_ids: bool) -> PyResult<AvroDecoder> {
-        let schema = try_schema_from_ipc_buffer(schema).map_err(failed)?;
-        let field = schema.fields().first().ok_or_else(|| PyValueError::new_err("no field"))?;
-        let kind = field.data_type().clone();
+        let kind = kind_of(schema)?;
         if id_bytes > 8 {
             return Err(PyValueError::new_err("an id has at most 8 bytes"));
-        }
-        let width = Column::new(&kind).map_err(failed)?.width();
-        if width > ROW_BYTES_MAX {
-            return Err(failed(format!("a row of nulls takes {width} bytes")));
         }
         Ok(AvroDecoder { kind, frame: Frame(id_bytes), has_ids, writers: Mutex::default() })
     }
