@@ -106,7 +106,7 @@ def _reader_of_value(arrow: pa.DataType, refuses_unknown: bool) -> _Read:
         return _struct(arrow, refuses_unknown)
     if pa.types.is_map(arrow) and pa.types.is_string(arrow.key_type):
         item = _reader(arrow.item_type, refuses_unknown)
-        return lambda value: [(key, item(part)) for key, part in _is(value, dict).items()]
+        return lambda value: [(_string(key), item(part)) for key, part in _is(value, dict).items()]
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         item = _reader(arrow.value_type, refuses_unknown)
         return lambda value: [item(part) for part in _is(value, list)]

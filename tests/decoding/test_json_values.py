@@ -115,6 +115,8 @@ def test_values_are_exact(arrow: Any, text: str, value: Any) -> None:
         (pa.date32(), '"2026-02-30"', "a date is expected"),
         (pa.time32("s"), '"25:00:00"', "a time of day is expected"),
         (pa.list_(pa.int32()), "{}", "a list is expected"),
+        (pa.map_(pa.string(), pa.int32()), '{"\\ud800": 1}', "half of a surrogate pair"),
+        (pa.float64(), "1e99999999999999999999", "an exponent beyond those of decimals"),
         (pa.struct([("y", pa.string())]), "[]", "x: [] where an object is expected"),
         (pa.struct([pa.field("y", pa.string(), nullable=False)]), "{}", "y: it must not be null"),
     ],

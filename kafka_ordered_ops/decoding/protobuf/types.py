@@ -241,10 +241,11 @@ def _list_reader(read: _Read | None) -> _Read:
 
 def _map_reader(key: _Read, read: _Read | None) -> _Read:
     def read_map(value: Any) -> Any:
+        keys = [(name, key(name)) for name in value]
         # The library's order differs from process to process.
         return [
-            (key(name), value[name] if read is None else read(value[name]))
-            for name in sorted(value)
+            (text, value[name] if read is None else read(value[name]))
+            for name, text in sorted(keys)
         ]
 
     return read_map

@@ -155,7 +155,8 @@ fn list<'a>(field: &Field, column: &mut Column, kind: u8, wire: &mut Wire<'a>, s
 }
 
 fn entry<'a>(key: &Kind, item: &Kind, bytes: &'a [u8]) -> Read<Entry<'a>> {
-    let [key_value, item_value] = fields([key, item], bytes)?;
+    // An entry with another field is none.
+    let [key_value, item_value] = fields([key, item], bytes, false)?;
     if let Kind::Enum(names) = item
         && names.is_closed
         && item_value.is_none_or(|value| item.ignores(value.bits))
@@ -245,7 +246,7 @@ fn push<'a>(kind: &Kind, column: &mut Column, value: Value<'a>, scratch: &mut Sc
         (Kind::Timestamp, Column::Long(column)) => column.push(timestamp(value.bytes)?),
         (Kind::Duration, Column::Long(column)) => column.push(duration(value.bytes)?),
         (Kind::Wrapper(inner), column) => {
-            let [value] = fields([inner], value.bytes)?;
+            let [value] = fields([inner], value.bytes, true)?;
             push(inner, column, value.unwrap_or_default(), scratch)?;
         }
         (Kind::Sint64, Column::Long(column)) => column.push(zigzag(bits)),
@@ -268,8 +269,8 @@ fn decimal(number: impl Display, buffer: &mut Vec<u8>) -> &[u8] {
 
 // --- types of Google ------------------------------------------------------------------------------------------------
 
-/// Return the values of fields with the numbers 1, 2 and so on.
-fn fields<'a, const N: usize>(kinds: [&Kind; N], bytes: &'a [u8]) -> Read<[Option<Value<'a>>; N]> {
+/// Return the values of fields with the numbers 1, 2 and so on; `has_others`: there may be more fields.
+fn fields<'a, const N: usize>(kinds: [&Kind; N], bytes: &'a [u8], has_others: bool) -> Read<[Option<Value<'a>>; N]> {
     let mut values = [None; N];
     let mut wire = Wire(bytes);
     while !wire.0.is_empty() {
@@ -281,6 +282,8 @@ fn fields<'a, const N: usize>(kinds: [&Kind; N], bytes: &'a [u8]) -> Read<[Optio
                 return Err(Doubtful);
             }
             values[index] = Some(value);
+        } else if !has_others {
+            return Err(Doubtful);
         }
     }
     Ok(values)
@@ -298,7 +301,7 @@ fn duration(bytes: &[u8]) -> Read<i64> {
 }
 
 fn seconds(bytes: &[u8]) -> Read<(i64, i64)> {
-    let [seconds, nanos] = fields([&Kind::Int64, &Kind::Int32], bytes)?;
+    let [seconds, nanos] = fields([&Kind::Int64, &Kind::Int32], bytes, true)?;
     Ok((seconds.unwrap_or_default().bits as i64, i64::from(nanos.unwrap_or_default().bits as i32)))
 }
 

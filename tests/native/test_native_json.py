@@ -1,0 +1,140 @@
+"""The native decoder of JSON: the same columns, bad values and reasons as the one in Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_ordered_ops.core.window.formats import Framing, UnknownFields
+from kafka_ordered_ops.decoding import Json
+from kafka_ordered_ops.decoding.column_reader import ColumnReader, NotNativeError
+from kafka_ordered_ops.decoding.decoder import reader_of
+from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
+from kafka_ordered_ops.kafka.native_module import native_module
+from tests.support.decoders import Counting, assert_same_columns, decoded_by, some_array
+from tests.support.examples import examples
+from tests.support.random_json import RandomJson
+from tests.support.readers import needs_native
+
+pytestmark = [pytest.mark.native, needs_native]
+
+#: Random columns of one run, by day.
+CASES = 2_000
+PARTS = 8
+
+
+def readers(columns: Any, **options: Any) -> tuple[NativeJsonReader, Counting, ColumnReader]:
+    """Return the native reader, what decodes for it in Python, and the reader in Python."""
+    wanted = Json(columns, **options)
+    with decoded_by("python"):
+        python: Any = reader_of(wanted, None)
+    left, module = Counting(python), native_module()
+    assert module is not None
+    framing = Framing(wanted.framing or Framing.NONE)
+    refuses_unknown = wanted.unknown is UnknownFields.BAD
+    return NativeJsonReader(module, left, refuses_unknown, framing), left, python
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_columns_and_texts(part: int) -> None:
+    """Thousands of schemas, with texts as serializers write them, odd values, damaged texts, and null, in one column."""
+    count = examples(CASES)
+    seen: Counter[str] = Counter()
+    for seed in range(part * count // PARTS, (part + 1) * count // PARTS):
+        make = RandomJson(seed)
+        unknown = make.random.choice(["ignore", "bad"])
+        native, left, python = readers(make.columns, unknown=unknown)
+        values: list[bytes | None] = []
+        written = set()
+        for row in range(20):
+            kind = make.random.choices(["written", "odd", "damaged", "null"], [8, 6, 5, 1])[0]
+            text = make.odd() if kind == "odd" else make.text()
+            if kind == "written" and (unknown == "ignore" or b'"more"' not in text):
+                written.add(row)
+            seen[kind] += 1
+            damaged = make.damaged(text) if kind == "damaged" else text
+            values.append(None if kind == "null" else damaged)
+        array, first = some_array(make.random, values)
+        bad = assert_same_columns(native, python, array)
+        seen["bad"] += len(bad)
+        # Everything that a serializer writes is decoded here.
+        assert not {values[row] for row in written if row >= first} & set(left.values)
+        seen["left"] += len(left.values)
+    assert seen["bad"] > count / PARTS
+    # Few rows that are good after all are left to Python.
+    assert seen["left"] < 1.3 * seen["bad"]
+
+
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("more", pa.list_(pa.int32()))])
+GOOD = b'{"id": 1, "name": "\xc3\xa9", "more": [1]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b"1",
+        b"\xef\xbb\xbf{}",
+        b"{}{}",
+        b"{} x",
+        b' \t\r\n{ "id" : 1 } \n',
+        b'{"id":1}\x00',
+        b'{"id":1,"id":1}',
+        b'{"id":1,"\\u0069d":1}',
+        b'{"a":1,"a":2}',
+        b'{"a":1,"\\u0061":2}',
+        b'{"a":{"b":1,"b":1}}',
+        b'{"\\ud800":1}',
+        b'{"a":"\\ud800"}',
+        b'{"a":1e99999999999999999999}',
+        b'{"a":-1e-99999999999999999999}',
+        b'{"name":"' + b"7" * 401 + b'"}',
+        b'{"name":"' + b"7" * 400 + b'"}',
+        b'{"name":"\x1f"}',
+        b'{"name":"\x7f\xc2\x80"}',
+        b'{"name":"\xed\xa0\x80"}',
+        b'{"name":"1234567\\"90"}',
+        b'{"name":"12345678\\\\"}',
+        b'{"other":' + b"[" * 127 + b"]" * 127 + b"}",
+        b'{"other":' + b"[" * 128 + b"]" * 128 + b"}",
+        b'{"other":' + b"[" * 100_000,
+        b'{"more":[1,2,3,null]}',
+        b'{"more":[1.0,2.5]}',
+        b'{"id":NaN}',
+        b"{'id':1}",
+        b'{"id":1,}',
+        b'{"id":01}',
+        b'/**/{"id":1}',
+    ],
+    ids=lambda text: ascii(text[:40]),
+)
+def test_texts_beside_good_ones(text: bytes) -> None:
+    """Syntax, keys that are there twice, depth, and what only Python takes."""
+    for unknown in ("ignore", "bad"):
+        native, _, python = readers(COLUMNS, unknown=unknown)
+        assert assert_same_columns(native, python, pa.array([GOOD, text, GOOD])) in ([], [1])
+
+
+@pytest.mark.parametrize("framing", ["confluent", "apicurio-8"])
+def test_frames(framing: str) -> None:
+    """The id before a text is not looked at."""
+    frame = bytes(5 if framing == "confluent" else 9)
+    native, left, python = readers(COLUMNS, framing=framing)
+    values = pa.array(
+        [frame + GOOD, GOOD, b"\1" + frame[1:] + GOOD, frame[:-1], None, frame + GOOD]
+    )
+    assert assert_same_columns(native, python, values) == [1, 2, 3]
+    assert len(left.values) == 3
+
+
+def test_columns_that_are_decoded_in_python() -> None:
+    """Their types are rare."""
+    for arrow in (pa.float16(), pa.date64(), pa.decimal256(50, 2), pa.large_string()):
+        with pytest.raises(NotNativeError):
+            readers(pa.schema([("x", arrow)]))
