@@ -20,6 +20,7 @@ import pyarrow as pa
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import JsonError, check_depth, once
 from kafka_ordered_ops.decoding.bad import BadValueError
+from kafka_ordered_ops.decoding.json_sizes import size_check
 
 _Read: TypeAlias = Callable[[Any], Any]
 
@@ -45,9 +46,13 @@ def json_reader(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[bytes
     Raises `ConfigError` for a type that JSON cannot become.
     """
     read = json_converter(arrow, refuses_unknown=refuses_unknown)
+    check_size = size_check(arrow)
 
     def whole(data: bytes) -> Any:
-        return read(parsed_json(data))
+        value = parsed_json(data)
+        if check_size is not None:
+            check_size(value, len(data))
+        return read(value)
 
     return whole
 

@@ -189,3 +189,16 @@ def test_what_python_writes_is_read_back(data: st.DataObject) -> None:
 def test_any_bytes_are_a_value_or_have_a_reason(data: bytes) -> None:
     """Never an error of another kind."""
     decoded(data, pa.struct([("x", pa.string())]))
+
+
+@pytest.mark.parametrize(("item", "text"), [("list", "[" + "{}," * 999 + "{}]"), ("map", None)])
+def test_a_text_of_too_many_missing_fields_is_bad(item: str, text: str | None) -> None:
+    """A thousand objects of a thousand fields would take a thousand times the text; one of them is a value."""
+    wide = pa.struct([(f"f{number}", pa.int64()) for number in range(1_000)])
+    arrow: Any = pa.list_(wide) if item == "list" else pa.map_(pa.string(), wide)
+    text = text or "{" + ",".join(f'"{number}":{{}}' for number in range(1_000)) + "}"
+    _, reason = decoded(f'{{"x": {text}}}', arrow)
+    assert reason is not None
+    assert "objects with more than 20,000 fields" in reason
+    _, reason = decoded('{"x": ' + ("[{}]" if item == "list" else '{"a":{}}') + "}", arrow)
+    assert reason is None

@@ -158,15 +158,20 @@ def test_older_schemas_have_presence_groups_and_required_fields() -> None:
     text = f"""
         syntax = "proto2";
         message M {{ required int32 id = 1; optional int32 n = 2 [default = 7]; {E} optional E e = 3;
-          optional group Part = 4 {{ optional string s = 5; }} repeated string t = 6; }}
+          optional group Part = 4 {{ optional string s = 5; }} repeated string t = 6;
+          map<string, int32> m = 7; }}
     """
     values = Protobuf(descriptor=descriptor_of(text), framing="none")
     table = decode(batch_of([b"\x08\x01", b"\x08\x01\x18\x09\x23\x2a\x01x\x24"]), values=values)
-    missing: dict[str, Any] = {"id": 1, "n": None, "e": None, "part": None, "t": []}
+    missing: dict[str, Any] = {"id": 1, "n": None, "e": None, "part": None, "t": [], "m": []}
     assert table.read_all()["value"].to_pylist() == [missing, {**missing, "part": {"s": "x"}}]
     assert reason(values, b"\x10\x01") == "required fields are missing: id"
     # The library does not check these texts itself.
     assert reason(values, b"\x08\x01\x32\x01\xff") == "a text is not valid UTF-8"
+    assert (
+        reason(values, b"\x08\x01\x3a\x03\x0a\x01a\x3a\x03\x0a\x01\xff")
+        == "a text is not valid UTF-8"
+    )
 
 
 TIMES = f"""

@@ -135,6 +135,16 @@ def test_frames(framing: str) -> None:
 
 def test_columns_that_are_decoded_in_python() -> None:
     """Their types are rare."""
-    for arrow in (pa.float16(), pa.date64(), pa.decimal256(50, 2), pa.large_string()):
+    rare: list[Any] = [pa.float16(), pa.date64(), pa.decimal256(50, 2), pa.large_string()]
+    for arrow in rare:
         with pytest.raises(NotNativeError):
-            readers(pa.schema([("x", arrow)]))
+            readers(pa.schema([pa.field("x", arrow)]))
+
+
+def test_a_text_of_wide_objects_is_left_to_python() -> None:
+    """It is bad there: its fields would take a thousand times its bytes."""
+    wide = pa.struct([(f"f{number}", pa.int64()) for number in range(2_000)])
+    native, left, python = readers(pa.schema([("w", pa.list_(wide))]))
+    values = pa.array([b'{"w":[{},{}]}', b'{"w":[' + b"{}," * 5_000 + b"{}]}", b'{"w":[]}'])
+    assert assert_same_columns(native, python, values) == [1]
+    assert len(left.values) == 1

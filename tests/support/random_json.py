@@ -264,7 +264,7 @@ class RandomJson:
 
     def _object(self, fields: Any) -> dict[str, Any]:
         random = self.random
-        value = {}
+        value: dict[str, Any] = {}
         for field in fields:
             if field.nullable and random.random() < 0.2:
                 if random.random() < 0.5:
