@@ -68,7 +68,8 @@ def test_random_columns_and_texts(part: int) -> None:
     assert seen["left"] < 1.3 * seen["bad"]
 
 
-COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("more", pa.list_(pa.int32()))])
+TYPES: dict[str, Any] = {"id": pa.int64(), "name": pa.string(), "more": pa.list_(pa.int32())}
+COLUMNS = pa.schema(TYPES)
 GOOD = b'{"id": 1, "name": "\xc3\xa9", "more": [1]}'
 
 
@@ -135,16 +136,16 @@ def test_frames(framing: str) -> None:
 
 def test_columns_that_are_decoded_in_python() -> None:
     """Their types are rare."""
-    rare: list[Any] = [pa.float16(), pa.date64(), pa.decimal256(50, 2), pa.large_string()]
+    rare = (pa.float16(), pa.date64(), pa.decimal256(50, 2), pa.large_string())
     for arrow in rare:
         with pytest.raises(NotNativeError):
-            readers(pa.schema([pa.field("x", arrow)]))
+            readers(pa.schema({"x": arrow}))
 
 
 def test_a_text_of_wide_objects_is_left_to_python() -> None:
     """It is bad there: its fields would take a thousand times its bytes."""
     wide = pa.struct([(f"f{number}", pa.int64()) for number in range(2_000)])
-    native, left, python = readers(pa.schema([("w", pa.list_(wide))]))
+    native, left, python = readers(pa.schema({"w": pa.list_(wide)}))
     values = pa.array([b'{"w":[{},{}]}', b'{"w":[' + b"{}," * 5_000 + b"{}]}", b'{"w":[]}'])
     assert assert_same_columns(native, python, values) == [1]
     assert len(left.values) == 1
