@@ -16,6 +16,7 @@ from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.dead_letters import DeadLetter as DeadLetter
+    from kafka_ordered_ops.core.window.decoding import Decoding as Decoding
     from kafka_ordered_ops.core.window.formats import Avro as Avro
     from kafka_ordered_ops.core.window.formats import Debezium as Debezium
     from kafka_ordered_ops.core.window.formats import Framing as Framing
@@ -32,6 +33,7 @@ _HOMES = {
     "DeadLetter": "core.window.dead_letters",
     "Debezium": "core.window.formats",
     "Framing": "core.window.formats",
+    "Decoding": "core.window.decoding",
     "Json": "core.window.formats",
     "OnBad": "core.window.formats",
     "Protobuf": "core.window.formats",

@@ -243,7 +243,9 @@ class Engine:
     def _released(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches that can be released now. These may be many, so the group is polled between them."""
         question = self._question
-        ready = self._release.ready(rows_max=question.batch_size, bytes_max=question.max_bytes)
+        ready = self._release.ready(
+            rows_max=question.batch_size, bytes_max=question.limits.batch_bytes_max
+        )
         while True:
             with self._moving():
                 released = next(ready, None)
@@ -259,7 +261,8 @@ class Engine:
     def _part_of(self, released: Released) -> pa.RecordBatch:
         """Return the records of the next batch, or only the first of them if they exceed a limit."""
         rows = released.batch.rows()
-        sizes = [*part_sizes(rows, self._question.batch_size, self._question.max_bytes)]
+        question = self._question
+        sizes = [*part_sizes(rows, question.batch_size, question.limits.batch_bytes_max)]
         self._returned = released.batch
         if len(sizes) > 1:
             self._returned = self._release.cut(released, sizes)

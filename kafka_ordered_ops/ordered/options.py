@@ -28,6 +28,7 @@ from kafka_ordered_ops.core.release.ordered_release import (
     Limits,
     Order,
 )
+from kafka_ordered_ops.core.release.sorting import BATCH_BYTES
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.kafka.members.membership import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
@@ -102,9 +103,10 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much an ordered read holds, and how long it waits.
+    """How much an ordered read holds and returns at once, and how long it waits.
 
     Args:
+        batch_bytes_max: the Arrow data of a batch, bytes, before it is decoded. A larger record gets its own batch.
         held_records_max: records held in memory.
         held_bytes_max: their Arrow data, bytes. Some of it exists twice while it is sorted or written.
         spilled_bytes_max: records held on disk, bytes.
@@ -118,6 +120,7 @@ class ReadLimits:
         ConfigError: an invalid argument.
     """
 
+    batch_bytes_max: int = BATCH_BYTES
     held_records_max: int = HELD_RECORDS_MAX
     held_bytes_max: int = HELD_BYTES_MAX
     spilled_bytes_max: int = SPILLED_BYTES_MAX
@@ -127,6 +130,7 @@ class ReadLimits:
 
     def __post_init__(self) -> None:
         for name, least in (
+            ("batch_bytes_max", 1),
             ("held_records_max", 1),
             ("held_bytes_max", 1),
             ("spilled_bytes_max", 0),

@@ -15,26 +15,26 @@ import pyarrow as pa
 from kafka_ordered_ops.core.arguments import check_flag, check_timeout_s
 from kafka_ordered_ops.core.cluster.names import as_partition
 from kafka_ordered_ops.core.cluster.out_of_range import OnOutOfRange
-from kafka_ordered_ops.core.errors import ClosedError, ConfigError
+from kafka_ordered_ops.core.errors import ClosedError, ConfigError, RegistryError
 from kafka_ordered_ops.core.release.ordered_release import Order
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Bound, Committed
+from kafka_ordered_ops.core.window.decoding import Decoding
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.core.window.read_starts import as_exact_bound
 from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
+from kafka_ordered_ops.ordered.decoded import DecodedBatches
 from kafka_ordered_ops.ordered.engine import Engine
 from kafka_ordered_ops.ordered.options import Member, Ordering, ReadLimits
 from kafka_ordered_ops.ordered.partitions.state import state_batch
 from kafka_ordered_ops.ordered.question import (
     BATCH_SIZE,
-    MAX_BYTES,
     BoundGiven,
     Progress,
     Question,
     StartsGiven,
 )
-from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
 
 #: The longest single wait of an asynchronous iterator, and so the delay of its cancellation.
 _ASYNC_SLICE_S: Final = 0.2
@@ -85,8 +85,9 @@ class OrderedReader:
             `RecordsLostError`. The other values log a warning and continue: ``warn`` at the nearest offset, ``earliest`` at
             the start of the log, ``latest`` at its end.
         batch_size: the maximum number of records in a batch.
-        max_bytes: the maximum size of a batch, in bytes of Arrow data. A larger record gets its own batch.
-        limits: how many records are held, where, and how long a request may take.
+        limits: how large batches are, how many records are held, where, and how long a request may take.
+        decoding: how values and keys are encoded; their columns are decoded. Schemas are looked up when the reader is
+            opened, and stay the same.
         progress: called with (offsets done, offsets known) several times a second.
 
     Raises:
@@ -110,8 +111,8 @@ class OrderedReader:
         order: Order | Ordering | str = Order.TIMESTAMP,
         on_data_loss: OnOutOfRange | str = OnOutOfRange.FAIL,
         batch_size: int = BATCH_SIZE,
-        max_bytes: int = MAX_BYTES,
         limits: ReadLimits | None = None,
+        decoding: Decoding | None = None,
         progress: Progress | None = None,
     ) -> None:
         question = Question.of(
@@ -126,8 +127,8 @@ class OrderedReader:
             order=order,
             on_data_loss=on_data_loss,
             batch_size=batch_size,
-            max_bytes=max_bytes,
             limits=limits,
+            decoding=decoding,
             progress=progress,
             clock=type(self)._clock,
         )
@@ -141,11 +142,12 @@ class OrderedReader:
         *,
         order: Order | Ordering | str = Order.TIMESTAMP,
         batch_size: int = BATCH_SIZE,
-        max_bytes: int = MAX_BYTES,
         limits: ReadLimits | None = None,
         progress: Progress | None = None,
     ) -> OrderedReader:
-        """Return a reader of exactly a plan's records; nothing is committed. For the arguments see above.
+        """Return a reader of exactly a plan's records, decoded as its window says; nothing is committed.
+
+        For the arguments see above.
 
         Raises:
             ConfigError: an invalid argument.
@@ -154,7 +156,7 @@ class OrderedReader:
         if not isinstance(plan, WindowPlan):
             raise ConfigError("plan is not a WindowPlan: pass the result of OrderedWindows.plan")
         check_not_covered(plan)
-        plan.window.check_bytes("OrderedReader")
+        plan.window.check_no_dead_letters("an OrderedReader")
         reader = cls.__new__(cls)
         question = Question.of(
             topics=(),
@@ -168,8 +170,8 @@ class OrderedReader:
             order=order,
             on_data_loss=OnOutOfRange.FAIL,
             batch_size=batch_size,
-            max_bytes=max_bytes,
             limits=limits,
+            decoding=None,
             progress=progress,
             clock=time.time,
         )
@@ -178,6 +180,7 @@ class OrderedReader:
 
     def _start(self, settings: ClientSettings, question: Question) -> None:
         self._engine = Engine(settings, question)
+        self._decoded = DecodedBatches(settings, question)
         self._member = question.member
         self._batches: Iterator[pa.RecordBatch | None] | None = None
         self._is_closed = self._is_done = False
@@ -193,6 +196,8 @@ class OrderedReader:
         if self._is_closed or self._batches is not None:
             raise ClosedError("an OrderedReader can be opened only once: create a new one")
         self._home.check("an OrderedReader")
+        # First: a schema that is missing or invalid is found before anything is read, or a group joined.
+        _ = self._decoded.schema
         self._engine.__enter__()
         self._batches = self._engine.batches()
         return self
@@ -220,9 +225,9 @@ class OrderedReader:
 
         ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``, ``value``,
         ``headers``, and ``late``: whether the record arrived after its place in the order had passed; for a plan, also
-        whether it arrived after its own window had been planned.
+        whether it arrived after its own window had been planned. With `decoding`, keys and values have their own types.
         """
-        return STAGE_SCHEMA
+        return self._decoded.schema
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
         """Return the next batch, or None if there is none within the time, or if the read is complete (`is_done`).
@@ -234,6 +239,8 @@ class OrderedReader:
             RecordsLostError: records were removed before they were read; the error has their offsets.
             HeldLimitError: too many records wait for a partition; the error names it.
             SpillError: the temporary folder cannot be used, for example because its disk is full.
+            DecodeError: a value or a key of the batch cannot be decoded; the batch is not committed.
+            RegistryError: the schema registry cannot be reached; the next call goes on with the same batch.
             ReadError, BrokerError: Kafka cannot be read.
         """
         wait_s = 0.0 if timeout_s == 0 else check_timeout_s(timeout_s, what="timeout_s")
@@ -279,9 +286,11 @@ class OrderedReader:
     def _next(self, batches: Iterator[pa.RecordBatch | None]) -> None:
         self._is_busy = True
         try:
-            self._pending = next(batches)
+            self._pending = self._decoded.next(batches)
         except StopIteration:
             self._is_done = True
+        except RegistryError:
+            raise
         except BaseException as error:
             # Otherwise an iterator that raised would look like one that is done.
             self._failure = error

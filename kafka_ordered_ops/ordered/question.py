@@ -21,9 +21,10 @@ from kafka_ordered_ops.core.cluster.names import check_topic
 from kafka_ordered_ops.core.cluster.out_of_range import OnOutOfRange
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order
-from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, BATCH_ROWS
+from kafka_ordered_ops.core.release.sorting import BATCH_ROWS
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, StartingOffsets
+from kafka_ordered_ops.core.window.decoding import Decoding, check_decoding
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.read_starts import ReadStarts
 from kafka_ordered_ops.core.window.window import Window
@@ -38,9 +39,8 @@ StartsGiven = StartingOffsets | BoundGiven | Mapping[Any, BoundGiven | int]
 #: ``(offsets done, offsets known)``
 Progress = Callable[[int, int], None]
 
-#: The default limits of a batch, in records and in bytes.
+#: The default limit of a batch, in records.
 BATCH_SIZE: Final = BATCH_ROWS
-MAX_BYTES: Final = BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Question:
     isolation: Isolation
     ordering: Ordering
     batch_size: int
-    max_bytes: int
     limits: ReadLimits
+    decoding: Decoding | None
     progress: Progress | None
     clock: Callable[[], float]
 
@@ -80,8 +80,8 @@ class Question:
         isolation: Isolation | str,
         order: Order | Ordering | str,
         batch_size: int,
-        max_bytes: int,
         limits: ReadLimits | None,
+        decoding: Decoding | None,
         progress: Progress | None,
         clock: Callable[[], float],
     ) -> Question:
@@ -135,8 +135,8 @@ class Question:
             isolation=chosen,
             ordering=ordering,
             batch_size=check_count(batch_size, what="batch_size", least=1, greatest=INT64_MAX),
-            max_bytes=check_count(max_bytes, what="max_bytes", least=1, greatest=INT64_MAX),
             limits=check_limits(limits),
+            decoding=_check_decoding(decoding, names),
             progress=progress,
             clock=checked,
         )
@@ -172,6 +172,13 @@ def _check_until(until: object, starts: ReadStarts, policy: OnOutOfRange, *, fol
         raise ConfigError(
             f"on_data_loss is '{policy}', but a read with until is exact: use 'fail' or 'warn', or omit until"
         )
+
+
+def _check_decoding(value: object, topics: Sequence[str]) -> Decoding | None:
+    decoding = check_decoding(value)
+    if decoding is not None:
+        decoding.window(topics).check_no_dead_letters("an OrderedReader")
+    return decoding
 
 
 def _names(value: object, *, what: str) -> tuple[str, ...]:

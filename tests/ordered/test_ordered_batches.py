@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedReader
+from kafka_ordered_ops import OrderedReader, ReadLimits
 from tests.support.broker_world import BrokerWorld
 from tests.support.ordered_support import NEVER, Tail, all_rows, rows
 from tests.support.windows_support import TIMEOUT_S
@@ -32,7 +32,9 @@ def test_a_batch_has_at_most_so_many_bytes(broker: BrokerWorld) -> None:
     broker.write_content(
         "orders", 0, [(float(n), None, b"x" * size, ()) for n, size in enumerate(sizes)]
     )
-    with OrderedReader(broker.settings, broker.named("orders"), max_bytes=10_000) as reader:
+    with OrderedReader(
+        broker.settings, broker.named("orders"), limits=ReadLimits(batch_bytes_max=10_000)
+    ) as reader:
         batches = list(reader)
     assert all_rows(batches) == rows(broker.tp("orders"), *range(len(sizes)))
     for batch in batches:
@@ -51,7 +53,7 @@ def test_parts_of_a_batch_are_done_with_one_by_one(broker: BrokerWorld) -> None:
     )
     broker.write("orders", 0, 200)
     options: dict[str, Any] = {"group_id": "live", "commit_interval_s": 0.001, "grace": NEVER}
-    with Tail(broker, "orders", max_bytes=1_000, **options) as tail:
+    with Tail(broker, "orders", batch_bytes_max=1_000, **options) as tail:
         done = 0
         while done < 40:
             batch = tail.poll(TIMEOUT_S)

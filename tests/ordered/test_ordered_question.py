@@ -16,6 +16,7 @@ from kafka_ordered_ops import (
     OrderedReader,
     UnknownTopicError,
 )
+from kafka_ordered_ops.decoding import Decoding
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import grouped
 
@@ -62,7 +63,9 @@ _NOWHERE = "127.0.0.1:1"
         ("t", {"exclude": 7}, "exclude is 7"),
         ("t", {"exclude": "^("}, "exclude"),
         ("t", {"batch_size": 0}, "batch_size"),
-        ("t", {"max_bytes": "1 MB"}, "max_bytes"),
+        ("t", {"batch_bytes_max": "1 MB"}, "batch_bytes_max"),
+        ("t", {"decoding": "avro"}, "decoding is 'avro'"),
+        ("t", {"decoding": Decoding("json:a int64", on_bad="dead_letter:b")}, "OrderedReader"),
         ("t", {"stall_timeout_s": float("inf")}, "stall_timeout_s"),
         ("t", {"timeout_s": "30"}, "timeout_s"),
         ("t", {"starting_offsets": None}, "starting_offsets"),
