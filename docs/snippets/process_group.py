@@ -2,6 +2,7 @@
 
 import sys
 
+from kafka_ordered_ops.decoding import Decoding
 from kafka_ordered_ops.processing import Processor
 
 bootstrap, topic = sys.argv[1:3]
@@ -20,3 +21,17 @@ for count, result in enumerate(results, start=1):
     # [end group]
     if count == 10_000:
         processor.stop()
+
+
+# [start decoding]
+def price(record):
+    """Return the amount of one order."""
+    return record.value["amount"]
+
+
+orders = Decoding(values="json:order int64, amount int32")
+processor = Processor(bootstrap, decoding=orders)
+results = processor.subscribe(topic, price, group_id=f"{topic}-prices")
+print(f"{next(results).value} EUR")
+# [end decoding]
+processor.stop()

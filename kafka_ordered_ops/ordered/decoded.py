@@ -47,15 +47,13 @@ class DecodedBatches:
 
     @cached_property
     def _decoder(self) -> Decoder | None:
-        # Imported late: most reads need no decoders.
         plan, decoding = self._question.plan, self._question.decoding
-        if plan is not None and plan.window.is_decoded:
-            from kafka_ordered_ops.decoding.decoder import decoder_of
-
-            return decoder_of(plan.window, self._settings)
+        window = None if plan is None else plan.window
         if decoding is not None:
-            from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
+            window = decoding.window(self._question.topics)
+        if window is None or not window.is_decoded:
+            return None
+        # Imported late: most reads need no decoders.
+        from kafka_ordered_ops.decoding.decoder import decoder_of
 
-            window = fixed(decoding.window(self._question.topics), self._settings)
-            return decoder_of(window, self._settings)
-        return None
+        return decoder_of(window, self._settings)

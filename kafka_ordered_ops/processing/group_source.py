@@ -75,6 +75,8 @@ class GroupSource:
     ) -> None:
         self.group_id = subscription.group_id
         self.isolation = subscription.isolation
+        decoding = subscription.decoding
+        self.window = None if decoding is None else decoding.window(subscription.topics)
         self._topics = SelectedTopics(subscription.topics, subscription.exclude)
         #: The cluster's error about a topic that may be deleted; not checked yet.
         self._unknown: UnknownTopicError | None = None

@@ -19,6 +19,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.processing.progress import Progress
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client.calls import call
 from kafka_ordered_ops.processing.source import Changes, Share
 from kafka_ordered_ops.processing.work_queue import WorkQueue
@@ -64,7 +65,7 @@ class PlanSource:
         commit_interval_s: float = COMMIT_INTERVAL_S,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        plan.window.check_bytes("a Processor")
+        self.window: Window | None = plan.window
         self.group_id = plan.group_id
         self.isolation = plan.isolation
         self.topic_ids: Mapping[str, str] = plan.topic_ids

@@ -27,11 +27,13 @@ from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.processing.state import ProcessorState
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, as_bound
+from kafka_ordered_ops.core.window.decoding import Decoding, check_decoding
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.members.membership import SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.processing.dead_letters import outputs_with_dead_letters
+from kafka_ordered_ops.processing.decoded_records import RecordDecoder, record_decoder
 from kafka_ordered_ops.processing.engine import STOP_TIMEOUT_S, Engine
 from kafka_ordered_ops.processing.group_source import COMMIT_INTERVAL_S, GroupSource
 from kafka_ordered_ops.processing.plan_source import COMMIT_INTERVAL_S as KEEP_INTERVAL_S
@@ -72,6 +74,9 @@ class Processor:
             0.2 s, doubled up to 60 s.
         when_exhausted: what to do with a record that failed in its last attempt: ``stop``, ``skip`` or ``dead-letter``.
         dead_letter_topic: an existing topic for such records.
+        decoding: how the values and keys of `subscribe` are encoded: the function gets them decoded, structs as dicts. Records keep
+            the order of their keys' bytes. One that cannot be decoded is a record that failed in its last attempt. For a plan,
+            its window says this.
         held_records_max: the limit of records that are read and not done. At most as many are processed at the same time.
         held_bytes_max: the size of their keys and values, in bytes, at which reading pauses; the last read may exceed it.
             Results that wait to be taken have a separate limit of the same size.
@@ -94,6 +99,7 @@ class Processor:
         backoff: Backoff | float | None = None,
         when_exhausted: WhenExhausted | str | None = None,
         dead_letter_topic: str | None = None,
+        decoding: Decoding | None = None,
         held_records_max: int = RECORDS_MAX,
         held_bytes_max: int = BYTES_MAX,
         stall_timeout_s: float = STALL_TIMEOUT_S,
@@ -114,6 +120,7 @@ class Processor:
             raise ConfigError(
                 f"dead_letter_topic is {shown(dead_letter_topic)}: give the name of a topic"
             )
+        self._decoding = check_decoding(decoding)
         self._records_max = check_count(
             held_records_max, what="held_records_max", least=1, greatest=HELD_RECORDS_LIMIT
         )
@@ -173,7 +180,7 @@ class Processor:
         Raises:
             ConfigError: an invalid argument.
             WindowSupersededError: with `keep`: another attempt has taken over the window.
-            RecordFailedError: a record failed in its last attempt.
+            RecordFailedError: a record failed in its last attempt, or cannot be decoded.
             ProcessingStoppedError: `stop` was called before all records were done.
             HungFunctionsError: too many calls exceed `timeout_s`.
             WorkerDiedError: a process ended before its first record.
@@ -276,6 +283,7 @@ class Processor:
             session_timeout_s=check_timeout_s(session_timeout_s, what="session_timeout_s"),
             protocol=check_choice(group_protocol, GroupProtocol, what="group_protocol"),
             commit=commit_mode,
+            decoding=self._decoding,
         )
         source = GroupSource(self._settings, subscription)
         outputs = None
@@ -359,7 +367,12 @@ class Processor:
         outputs: Outputs | None = None,
         on_produced: Callable[[Result], object] | None = None,
     ) -> Generator[Sequence[Result], None, None]:
-        crew = self._crew(function, batch_size, produces=produce is not None)
+        if self._decoding is not None and not source.is_endless:
+            raise ConfigError(
+                "decoding is for subscribe, and a plan keeps the schemas of its window: give Window(..., values=...) instead"
+            )
+        decode = record_decoder(source.window, self._settings)
+        crew = self._crew(function, batch_size, produces=produce is not None, decode=decode)
         queue = WorkQueue(
             self._options.ordering,
             self._options.policy,
@@ -377,7 +390,12 @@ class Processor:
         self._crew(function, batch_size)
 
     def _crew(
-        self, function: Callable[[Any], Any], batch_size: int | None, *, produces: bool = False
+        self,
+        function: Callable[[Any], Any],
+        batch_size: int | None,
+        *,
+        produces: bool = False,
+        decode: RecordDecoder | None = None,
     ) -> Callable[[WorkQueue], Workers]:
         options = self._options
         return crew_of(
@@ -387,6 +405,7 @@ class Processor:
             batch_size=options.check_batch_size(batch_size),
             timeout_s=options.timeout_s,
             produces=produces,
+            decode=decode,
         )
 
     def _run(

@@ -14,6 +14,8 @@ from kafka_ordered_ops.core.processing.commits import CommitMode
 from kafka_ordered_ops.core.processing.progress import Progress
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.core.window.decoding import Decoding
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 
 
@@ -40,6 +42,8 @@ class Source(Protocol):
     isolation: Isolation
     #: The ids of the topics, by name, once the source is open.
     topic_ids: Mapping[str, str]
+    #: Says how values and keys are encoded; `None` leaves bytes.
+    window: Window | None
     #: Whether the source has no end.
     is_endless: bool
     #: Called after each commit with its duration in seconds, and its error.
@@ -84,3 +88,4 @@ class Subscription:
     protocol: GroupProtocol
     commit: CommitMode = CommitMode.PERIODIC_ASYNC
     exclude: Sequence[str] = ()
+    decoding: Decoding | None = None

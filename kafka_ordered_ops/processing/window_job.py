@@ -151,7 +151,7 @@ def process_window(
             raise ConfigError("a plan already has its id: omit window_id and policy")
         plan = _with_status(windows, window)
     else:
-        check_window(window).check_bytes("a Processor")
+        check_window(window).check_for_function()
         plan = windows.plan(window, window_id, policy or Policy())
 
     def write(attempt_plan: WindowPlan) -> Reported:

@@ -68,9 +68,11 @@ def test_a_bad_value_is_not_committed(world: World) -> None:
             if (batch := tail.poll()) is not None:
                 ids.extend(batch.column("value").to_pylist())
 
-    with Tail(world, "orders", decoding=Decoding(JSON), **options) as tail:
-        with pytest.raises(DecodeError) as failure:
-            read(tail)
+    with (
+        Tail(world, "orders", decoding=Decoding(JSON), **options) as tail,
+        pytest.raises(DecodeError) as failure,
+    ):
+        read(tail)
     assert (failure.value.partition, failure.value.offset) == (0, 2)
     assert ids == [{"id": 0}, {"id": 1}]
     found: Any = world.committed("orders", group_id="live")[str(world.tp("orders"))]

@@ -79,7 +79,7 @@ class ProcessWindowOperator(DeliverTask):
         self, windows: OrderedWindows, times: WindowTimes
     ) -> AbstractContextManager[Process]:
         check_rendered(self.job, "the job")
-        self.window_of(times).check_bytes("a Processor")
+        self.window_of(times).check_for_function()
         return nullcontext(self.job)
 
     def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Process) -> Delivery:

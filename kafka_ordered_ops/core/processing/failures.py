@@ -9,7 +9,13 @@ from math import isnan
 from typing import Final, TypeAlias
 
 from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX, check_count, check_function, shown
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, RecordFailedError
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    DecodeError,
+    KafkaOrderedOpsError,
+    RecordFailedError,
+    RegistryError,
+)
 from kafka_ordered_ops.core.processing.record import Record
 
 #: Returns the seconds before the next attempt, from the record, whose `attempt` failed, and the error.
@@ -98,8 +104,13 @@ class FailurePolicy:
             check_count(self.retries, what="retries", least=0, greatest=RETRIES_MAX)
 
     def retry_after_s(self, record: Record, error: BaseException) -> float | None:
-        """Return the seconds before the next attempt; None if this was the last one."""
-        if self.retries is not None and record.attempt > self.retries:
+        """Return the seconds before the next attempt; None if this was the last one.
+
+        A record that cannot be decoded has no further attempt. While schemas cannot be looked up, a record has any number of them:
+        nothing is wrong with it.
+        """
+        is_last = self.retries is not None and record.attempt > self.retries
+        if isinstance(error, DecodeError) or (is_last and not isinstance(error, RegistryError)):
             return None
         after_s = float(self.backoff(record, error))
         return 0.0 if isnan(after_s) else min(max(0.0, after_s), TIMEOUT_S_MAX)

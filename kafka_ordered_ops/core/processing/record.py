@@ -27,9 +27,10 @@ class Record(NamedTuple):
     offset: int
     #: Milliseconds since the epoch.
     timestamp_ms: int
-    key: bytes | None
-    #: None for a tombstone.
-    value: bytes | None
+    #: Bytes or None; decoded for the function, if the window or the `Processor` says how keys are encoded.
+    key: Any
+    #: The same; None for a tombstone. A struct is a dict.
+    value: Any
     headers: Headers = ()
     #: 1 for the first attempt.
     attempt: int = 1

@@ -195,6 +195,14 @@ class Window:
                 "decode them there"
             )
 
+    def check_for_function(self) -> None:
+        """Raise `ConfigError` for arguments that have no meaning for a function of single records."""
+        if self.on_bad is not OnBad.FAIL or self.flatten:
+            raise ConfigError(
+                "on_bad and flatten are for columns. A Processor treats a record that cannot be decoded as one whose function failed "
+                "in its last attempt: leave out both, and choose with when_exhausted or dead_letter_topic"
+            )
+
     @property
     def dead_letter(self) -> DeadLetter | None:
         """Where records go that cannot be decoded; None if they stay, or stop the window."""

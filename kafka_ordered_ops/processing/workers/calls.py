@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from kafka_ordered_ops.core.errors import DecodeError
 from kafka_ordered_ops.core.processing.new_record import checked_output
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.kafka.client.forks import Home
@@ -19,6 +21,17 @@ Function = Callable[[Any], Any]
 #: Returns the result of each record; raises nothing.
 Call = Callable[[Sequence[Record]], list[Result]]
 AsyncCall = Callable[[Sequence[Record]], Awaitable[list[Result]]]
+
+
+class Decode(Protocol):
+    """Returns each record as the function gets it, or the error of one that cannot be decoded."""
+
+    #: Whether it may wait for a schema registry.
+    may_wait: bool
+
+    def __call__(self, records: Sequence[Record]) -> list[Record | DecodeError]:
+        """Raise as the registry does."""
+
 
 #: Types of return values that show that the function has not run yet.
 _NOT_DONE: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
@@ -34,17 +47,20 @@ def is_async(function: Function) -> bool:
     )
 
 
-def call_of(function: Function, *, in_batches: bool, produces: bool = False) -> Call:
+def call_of(
+    function: Function, *, in_batches: bool, produces: bool = False, decode: Decode | None = None
+) -> Call:
     """Return calls of a plain function with one record, or with a list of records.
 
-    If it produces, only a `NewRecord`, a list of them, or None is valid. Anything else fails the record, or the whole batch.
+    If it produces, only a `NewRecord`, a list of them, or None is valid. Anything else fails the record, or the whole batch. A
+    record that cannot be decoded fails alone.
     """
     home = Home()
 
-    def call(records: Sequence[Record]) -> list[Result]:
+    def call(records: Sequence[Record], given: Sequence[Record] | None = None) -> list[Result]:
         try:
             # A copy: the function may change the list.
-            value = function(list(records) if in_batches else records[0])
+            value = function(_argument(given or records, in_batches=in_batches))
             _end_if_forked(home)
             if type(value) in _NOT_DONE:
                 raise _prepared_only(value)
@@ -53,16 +69,27 @@ def call_of(function: Function, *, in_batches: bool, produces: bool = False) -> 
             _end_if_forked(home, error)
             return failed(records, error)
 
-    return call
+    def decoded_call(records: Sequence[Record]) -> list[Result]:
+        try:
+            decoded = _Decoded(records, decode(records) if decode else [])
+        except Exception as error:  # noqa: BLE001 - of the registry
+            return failed(records, error)
+        return decoded.results(call(decoded.good, decoded.given) if decoded.good else [])
+
+    return call if decode is None else decoded_call
 
 
-def async_call_of(function: Function, *, in_batches: bool, produces: bool = False) -> AsyncCall:
+def async_call_of(
+    function: Function, *, in_batches: bool, produces: bool = False, decode: Decode | None = None
+) -> AsyncCall:
     """Return calls of an async function; see `call_of`."""
     home = Home()
 
-    async def call(records: Sequence[Record]) -> list[Result]:
+    async def call(
+        records: Sequence[Record], given: Sequence[Record] | None = None
+    ) -> list[Result]:
         try:
-            value = await function(list(records) if in_batches else records[0])
+            value = await function(_argument(given or records, in_batches=in_batches))
             _end_if_forked(home)
             if type(value) in _NOT_DONE:
                 raise _prepared_only(value)
@@ -71,7 +98,39 @@ def async_call_of(function: Function, *, in_batches: bool, produces: bool = Fals
             _end_if_forked(home, error)
             return failed(records, error)
 
-    return call
+    async def decoded_call(records: Sequence[Record]) -> list[Result]:
+        try:
+            if decode is None or not decode.may_wait:
+                decoded = _Decoded(records, decode(records) if decode else [])
+            else:
+                decoded = _Decoded(records, await asyncio.to_thread(decode, records))
+        except Exception as error:  # noqa: BLE001 - of the registry
+            return failed(records, error)
+        return decoded.results(await call(decoded.good, decoded.given) if decoded.good else [])
+
+    return call if decode is None else decoded_call
+
+
+class _Decoded:
+    """Records, and what they are decoded to."""
+
+    def __init__(self, records: Sequence[Record], decoded: Sequence[Record | DecodeError]) -> None:
+        self._pairs = list(zip(records, decoded, strict=True))
+        #: The records that the function gets, as they were read, and as they are decoded.
+        self.good = [record for record, one in self._pairs if not isinstance(one, DecodeError)]
+        self.given = [one for one in decoded if not isinstance(one, DecodeError)]
+
+    def results(self, of_good: Sequence[Result]) -> list[Result]:
+        """Return the results of all records, in their order."""
+        found = iter(of_good)
+        return [
+            Result(record, None, one) if isinstance(one, DecodeError) else next(found)
+            for record, one in self._pairs
+        ]
+
+
+def _argument(records: Sequence[Record], *, in_batches: bool) -> Any:
+    return list(records) if in_batches else records[0]
 
 
 def _end_if_forked(home: Home, error: BaseException | None = None) -> None:

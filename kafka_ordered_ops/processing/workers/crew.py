@@ -11,7 +11,13 @@ from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.processing.options import WorkerKind as WorkerKind
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 from kafka_ordered_ops.processing.workers.async_workers import AsyncWorkers
-from kafka_ordered_ops.processing.workers.calls import Function, async_call_of, call_of, is_async
+from kafka_ordered_ops.processing.workers.calls import (
+    Decode,
+    Function,
+    async_call_of,
+    call_of,
+    is_async,
+)
 from kafka_ordered_ops.processing.workers.process_workers import (
     ProcessWorkers,
     pickled,
@@ -30,6 +36,7 @@ def crew_of(
     batch_size: int | None,
     timeout_s: float | None,
     produces: bool = False,
+    decode: Decode | None = None,
 ) -> Callable[[WorkQueue], Workers]:
     """Return a function that makes the workers of a queue.
 
@@ -40,6 +47,7 @@ def crew_of(
         batch_size: the maximum number of records for one call. `None` means one record, without a list.
         timeout_s: the limit of one call. `None` means no limit.
         produces: whether the function returns records to write.
+        decode: returns records as the function gets them; `None` leaves bytes.
 
     Raises:
         ConfigError: the function cannot be called, or cannot run in workers of this kind.
@@ -53,7 +61,7 @@ def crew_of(
                 "an async function runs on an event loop of this process: omit workers='processes'"
             )
         processes = concurrency or usable_processors()
-        sent = pickled(function)
+        sent = pickled(function, decode)
         return lambda queue: ProcessWorkers(
             sent,
             processes,
@@ -65,7 +73,7 @@ def crew_of(
         )
     many = concurrency or CONCURRENCY
     if is_async(function):
-        awaits = async_call_of(function, in_batches=in_batches, produces=produces)
+        awaits = async_call_of(function, in_batches=in_batches, produces=produces, decode=decode)
         return lambda queue: AsyncWorkers(awaits, many, queue, batch_size=most, timeout_s=timeout_s)
-    calls = call_of(function, in_batches=in_batches, produces=produces)
+    calls = call_of(function, in_batches=in_batches, produces=produces, decode=decode)
     return lambda queue: ThreadWorkers(calls, many, queue, batch_size=most, timeout_s=timeout_s)

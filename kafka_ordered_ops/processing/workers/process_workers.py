@@ -14,7 +14,7 @@ from typing import Final
 from kafka_ordered_ops.core.errors import ConfigError, WorkerDiedError
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.processing.work_queue import WorkQueue
-from kafka_ordered_ops.processing.workers.calls import Function, failed
+from kafka_ordered_ops.processing.workers.calls import Decode, Function, failed
 from kafka_ordered_ops.processing.workers.worker_process import READY, serve
 from kafka_ordered_ops.processing.workers.workers import Threads
 
@@ -164,10 +164,10 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pickled(function: Function) -> bytes:
-    """Return the pickled function for processes; raise `ConfigError` if it cannot be pickled."""
+def pickled(function: Function, decode: Decode | None) -> bytes:
+    """Return the pickled function for processes, and what decodes; raise `ConfigError` if it cannot be pickled."""
     try:
-        data = pickle.dumps(function)
+        data = pickle.dumps((function, decode))
         pickle.loads(data)
     except Exception as error:
         raise ConfigError(

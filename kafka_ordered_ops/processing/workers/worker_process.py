@@ -23,7 +23,8 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
     # Ctrl-C reaches every process of a terminal; the parent process decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="ends-with-parent", daemon=True).start()
-    call = call_of(pickle.loads(function), in_batches=in_batches, produces=produces)
+    called, decode = pickle.loads(function)
+    call = call_of(called, in_batches=in_batches, produces=produces, decode=decode)
     pipe.send_bytes(READY)
     while True:
         try:
