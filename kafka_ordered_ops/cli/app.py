@@ -141,6 +141,7 @@ def preview(
 ) -> None:
     """Show what a window would take. Changes nothing."""
     from kafka_ordered_ops.cli.commands.running import say_notes
+    from kafka_ordered_ops.cli.records.sample import sample_facts, say_sample
     from kafka_ordered_ops.cli.show.facts import plan_json
     from kafka_ordered_ops.cli.show.tables import plan_table
     from kafka_ordered_ops.kafka.ports import open_lookup
@@ -148,13 +149,16 @@ def preview(
     window = question.window()
     with connection.open(screen) as windows, screen.progress("planning"):
         plan, state = windows.preview(window, window_id), windows.state()
+        sample, is_decoded = windows.sample(plan), plan.window.is_decoded
         with open_lookup(windows.settings) as lookup:
             log_starts = lookup.log_starts([part.tp for part in plan])
     if screen.as_json:
-        screen.emit(plan_json(plan, state=state, log_starts=log_starts))
+        facts = plan_json(plan, state=state, log_starts=log_starts)
+        screen.emit({**facts, "sample": sample_facts(sample, is_decoded=is_decoded)})
         return
     screen.show(plan_table(plan, state=state, log_starts=log_starts))
     say_notes(screen, [plan])
+    say_sample(screen, sample, is_decoded=is_decoded)
     if plan.claim_id:
         screen.say(f"window {plan.window_id} exists already: {plan.status}, attempt {plan.attempt}")
     screen.say("nothing was written")

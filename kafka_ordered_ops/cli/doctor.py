@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+import numpy as np
+
 from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
@@ -26,6 +28,12 @@ from kafka_ordered_ops.core.errors.rights import MissingRight
 from kafka_ordered_ops.core.group.checks import unpublished_text
 from kafka_ordered_ops.core.group.summaries import untouched_text
 from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.core.timestamp_units import (
+    RECORD_CURE,
+    TimeUnit,
+    unit_notes,
+    wrong_units,
+)
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
 from kafka_ordered_ops.kafka.ports import open_lookup
@@ -167,12 +175,29 @@ def _ledger(
                 f"{group_id} has {unpublished_text(state.unpublished)}",
                 "run one of its windows with the same output: that publishes them",
             )
-    yield _clock({tp: stamp for tp, stamp in newest.items() if stamp is not None})
+    yield from _times({tp: stamp for tp, stamp in newest.items() if stamp is not None})
 
 
-def _clock(newest: dict[TopicPartition, int]) -> Check:
+def _times(newest: dict[TopicPartition, int]) -> Iterator[Check]:
+    """Look at the greatest timestamps: are they milliseconds, and not after this machine's time?"""
+    now_ms = int(time.time() * 1000)
+    stamps = {tp: np.array([stamp]) for tp, stamp in newest.items()}
+    what = "the greatest timestamps"
+    for note in unit_notes(stamps, TimeUnit.MILLISECONDS, what, now_ms=now_ms):
+        yield Check("timestamps", State.WARNING, note, RECORD_CURE)
+    yield _clock(
+        {
+            tp: stamp
+            for tp, stamp in newest.items()
+            if not wrong_units(stamps[tp], TimeUnit.MILLISECONDS, now_ms=now_ms)
+        },
+        now_ms,
+    )
+
+
+def _clock(newest: dict[TopicPartition, int], now_ms: int) -> Check:
     """Compare the clock with timestamps of other programs: Kafka has no request for the time."""
-    ahead_ms = max(newest.values(), default=0) - int(time.time() * 1000)
+    ahead_ms = max(newest.values(), default=0) - now_ms
     if ahead_ms <= _CLOCK_MS:
         return Check("clock", State.OK, "no record has a timestamp after this machine's time")
     tp = max(newest, key=lambda partition: newest[partition])

@@ -11,7 +11,7 @@ from kafka_ordered_ops.windows.queries.group import GroupQueries
 from kafka_ordered_ops.windows.queries.rights import all_rights_named
 
 #: Calls that change nothing and need no right on the group.
-_LOOKS: Final = frozenset({*vars(GroupQueries), "replay"})
+_LOOKS: Final = frozenset({*vars(GroupQueries), "replay", "sample"})
 
 
 def rights_named(

@@ -112,7 +112,9 @@ class Planner:
         fresh = {name: window for name, window in windows.items() if existing[name] is None}
         plans = {
             # A preview is not an attempt: it must not be able to commit.
-            name: replace(record.plan, claim_id="")
+            name: replace(
+                record.plan, claim_id="", window=record.plan.window.read_like(windows[name])
+            )
             for name, record in existing.items()
             if record is not None
         }

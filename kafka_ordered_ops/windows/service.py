@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
+    check_count,
     check_function,
     check_owner_name,
     check_run_id,
@@ -39,6 +40,7 @@ from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
+from kafka_ordered_ops.ordered.sample import Sample, sample_of
 from kafka_ordered_ops.windows.checks import check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.dead_letters import check_topic, letters_reader
@@ -61,6 +63,10 @@ from kafka_ordered_ops.windows.sink import (
     told_by,
 )
 from kafka_ordered_ops.windows.upkeep import GroupUpkeep
+
+#: Records of a sample: by default, and at most.
+SAMPLE_RECORDS: Final = 1_000
+SAMPLE_RECORDS_MAX: Final = 100_000
 
 #: Methods that call other methods, each of which passes the gate.
 _IN_STEPS: Final = frozenset(
@@ -123,6 +129,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         self.settings = settings
         self.group_id = group_id
         self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
         self._check_dead_letters = partial(
             check_topic, settings=settings, ledger_topic=ledger_topic, timeout_s=lookup_timeout_s
         )
@@ -175,6 +182,27 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         """
         named = {self._window_id(window, window_id): window}
         return self._planner.preview(named, check_policy(policy))[0]
+
+    def sample(self, plan: WindowPlan, *, records: int = SAMPLE_RECORDS) -> Sample:
+        """Read some records of a plan, or of a preview, decoded as its window says; change nothing.
+
+        Args:
+            plan: the result of `preview` or `plan`.
+            records: how many at most: the first and the last ones of each partition.
+
+        Raises:
+            ConfigError: a schema is missing or invalid.
+            RegistryError, AuthenticationError: the schema registry fails, or refuses the credentials.
+            ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
+        """
+        check_count(records, what="records", least=1, greatest=SAMPLE_RECORDS_MAX)
+        return sample_of(
+            plan,
+            self.settings,
+            records,
+            now_ms=int(self._clock() * 1000),
+            stall_timeout_s=self._stall_timeout_s,
+        )
 
     def plan(
         self,

@@ -11,6 +11,8 @@ import pytest
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.testing import InMemoryKafka
+from tests.conftest import MakeTopic, Produce
+from tests.support.cli_support import cli
 from tests.support.encoded_values import encoded
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -55,6 +57,33 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
         assert delivered(kafka, tmp_path / "lake", "--values", f"avro:@{schema}") == 2
         unframed = json.dumps({"format": "avro", "schema": json.dumps(ORDER), "framing": "none"})
         assert delivered(kafka, tmp_path / "lake", "--values", unframed) == 0
+
+
+def test_preview_shows_decoded_records_and_what_is_wrong(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
+) -> None:
+    """Before a window is planned: samples, bad values by reason, times in the wrong unit; nothing is written."""
+    name = topic()
+    value = b'{"id": 7, "at": 1700000000, "note": "\\u202e"}'
+    produce([(name, 0, b"k", value, 1_700_000_000 + n, []) for n in range(3)])
+    produce([(name, 0, None, b"{", 1_700_000_009, [])])
+    words = [
+        *("preview", "-b", bootstrap, "-g", group_id, "-t", name, "--cutoff", "2026-01-01"),
+        *("--starting-offsets", "earliest", "--values"),
+        "json:id int64, at timestamp[ms, UTC], note string",
+    ]
+    seen = cli(*words)
+    assert seen.code == 0, seen.stderr
+    assert f'{name}[0] offset 0: key k value {{"id": 7, "at": "1970-01-20T' in seen.stderr
+    assert "\u202e" not in seen.stderr
+    assert "of 4 sampled records, 1 cannot be decoded" in seen.stderr
+    assert f"1 of 4 sampled records, the first at {name}[0] offset 3: the value" in seen.stderr
+    assert f"{name}[0]: of the sampled timestamps, 4 of 4 are seconds" in seen.stderr
+    assert f"{name}[0]: of the sampled value.at, 3 of 3 are seconds" in seen.stderr
+    sample = cli(*words, "--json").json["sample"]
+    assert (sample["records"], sample["bad"], len(sample["notes"])) == (4, 1, 3)
+    assert [json.loads(one["value"])["id"] for one in sample["shown"]] == [7, 7, 7]
+    assert cli("windows", "list", *words[1:5], "--json").json["windows"] == []
 
 
 @pytest.mark.parametrize(

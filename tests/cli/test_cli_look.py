@@ -199,6 +199,23 @@ def test_doctor_names_windows_that_nobody_works_on(kafka: InMemoryKafka, capfd: 
     assert found["cure"].endswith(f"windows abandon -b {kafka.bootstrap} -g {GROUP} forgotten")
 
 
+def test_doctor_names_timestamps_in_another_unit(capfd: Captured) -> None:
+    """Of the group's topics; they are not taken for a wrong clock."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("t", 2, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+        plan(kafka, GROUP, 4)
+        kafka.produce("t", partition=0, timestamp_ms=1_700_000_000)
+        where = ["-b", kafka.bootstrap, "-g", GROUP]
+        found = checks(capfd, *where)
+        assert found["timestamps"]["text"].startswith(
+            "t[0]: of the greatest timestamps, 1 of 1 are seconds, and milliseconds are expected"
+        )
+        kafka.produce("t", partition=0, timestamp_ms=1_700_000_000_000_000)
+        found = checks(capfd, *where)
+        assert "are microseconds" in found["timestamps"]["text"]
+        assert (found["timestamps"]["state"], found["clock"]["state"]) == ("warning", "ok")
+
+
 def test_doctor_names_a_cluster_that_is_away(
     monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:

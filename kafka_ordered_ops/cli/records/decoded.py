@@ -68,6 +68,21 @@ class DecodedWriter:
         self._writer.close()
 
 
+def shown_as_json(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return records with keys and values as text: decoded ones as JSON."""
+    for name in _NAMES:
+        rows = _as_json(rows, name)
+    rows = rows.select(["topic", "partition", "offset", *_NAMES])
+    texts: list[Any] = rows.to_pylist()
+    return [
+        {
+            name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+            for name, value in row.items()
+        }
+        for row in texts
+    ]
+
+
 def _no_records(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
