@@ -34,10 +34,16 @@ from kafka_ordered_ops.decoding.avro_plan import Step, plan_of
 from kafka_ordered_ops.decoding.avro_records import record_reader
 from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
-from kafka_ordered_ops.decoding.column_reader import ColumnReader, ValueReader, native_or_python
+from kafka_ordered_ops.decoding.column_reader import (
+    ColumnReader,
+    NotNativeError,
+    ValueReader,
+    native_or_python,
+)
 from kafka_ordered_ops.decoding.debezium_columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
-from kafka_ordered_ops.decoding.frames import ID_BYTES, id_end, schema_id
+from kafka_ordered_ops.decoding.frames import ID_BYTES, content, id_end, schema_id
+from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
 from kafka_ordered_ops.decoding.json_records import json_reader
 from kafka_ordered_ops.decoding.json_schema import columns_of
 from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
@@ -107,10 +113,11 @@ class Decoder:
         fields: list[_Field] = []
         arrays: list[_Array] = []
         bad: dict[int, str] | None = None if leave_out is None else {}
+        framed = with_frames(batch, self._in_headers)
         for part, array in zip(batch.schema, batch.columns, strict=True):
             column = self._columns.get(part.name)
             fields += [part] if column is None else column.fields(part)
-            arrays += [array] if column is None else column.arrays(batch, array, bad)
+            arrays += [array] if column is None else column.arrays(framed, array, bad)
         decoded = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if leave_out is None or not bad:
             return decoded
@@ -120,6 +127,20 @@ class Decoder:
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made for this process.
         return Decoder, (self.values, self.keys, self.on_bad, self.flatten, self.registry)
+
+    @cached_property
+    def _in_headers(self) -> dict[str, IdOf]:
+        """The columns whose schema ids may be in headers, and what returns the id of a GUID."""
+        values, keys = self.values, self.keys
+        if isinstance(values, Debezium):
+            keys, values = keys or values.keys, values.values
+        registry = self.registry
+        return {
+            name: registry.id_of if registry and part.needs_registry else no_id
+            for name, wanted in (("key", keys), ("value", values))
+            for part in in_registries(wanted)
+            if part.framing == Framing.CONFLUENT
+        }
 
     @cached_property
     def _columns(self) -> dict[str, _Column]:
@@ -304,10 +325,13 @@ class _Column:
     def arrays(
         self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, str] | None
     ) -> list[_Array]:
-        """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`."""
+        """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`.
+
+        `column` has the bytes of the records, and the batch those with their frames.
+        """
         keys = batch.column("key") if self.reader.needs_keys else None
         try:
-            decoded, whole = self.reader.read_column(column, keys)
+            decoded, whole = self.reader.read_column(batch.column(self.name), keys)
         except ColumnTooLargeError:
             raise ConfigError(
                 f"the column {self.name!r} of {batch.num_rows:,} records takes more than Arrow has in one array: give smaller batches"
@@ -400,7 +424,7 @@ class _JsonReader(ValueReader):
         self._read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
 
     def read(self, data: bytes) -> Any:
-        value = self._read(data[id_end(data, self._framing) :])
+        value = self._read(content(data, self._framing))
         if value is None:
             # Not a tombstone, which deletes a row in tables that are merged.
             raise BadValueError("null where an object is expected")
@@ -431,12 +455,16 @@ class _AvroReader(ValueReader):
 
     def native(self, module: ModuleType) -> ColumnReader:
         """Return the native reader of the same values; raise `NotNativeError`."""
+        if self._framing is Framing.GLUE:
+            raise NotNativeError("values have the frames of AWS Glue")
         id_bytes = ID_BYTES.get(self._framing, 0)
         return NativeAvroReader(module, self, id_bytes, self._plan, self._plan_of)
 
     def read(self, data: bytes) -> Any:
+        if self._registry is None:
+            return self._reads[0](content(data, self._framing))
         start = id_end(data, self._framing)
-        writer = 0 if self._registry is None else schema_id(data, start)
+        writer = schema_id(data, start)
         if writer not in self._reads:
             plan = self._plan_of(writer)
             self._reads[writer] = _refused(plan) if isinstance(plan, str) else record_reader(plan)
@@ -446,14 +474,15 @@ class _AvroReader(ValueReader):
         """Return the plan for values with an id, or why they are bad."""
         registry = self._registry
         written = None if registry is None else registry.schema(schema_id)
+        name = schema_id if registry is None else registry.name(schema_id)
         if written is None:
-            return f"the registry has no schema {schema_id}"
+            return f"the registry has no schema {name}"
         if written.kind != "AVRO":
-            return f"schema {schema_id} is {written.kind}, not Avro"
+            return f"schema {name} is {written.kind}, not Avro"
         try:
             return plan_of(parse_avro(written.text, written.reference_texts), self._reader)
         except ConfigError as error:
-            return f"schema {schema_id}: {error}"
+            return f"schema {name}: {error}"
 
 
 def _refused(reason: str) -> Callable[[bytes], Any]:

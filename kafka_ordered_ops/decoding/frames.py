@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 from kafka_ordered_ops.core.window.formats import Framing
@@ -12,6 +13,13 @@ ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
 #: Messages within messages, in an index.
 _INDEX_LENGTH_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 10
+#: AWS Glue's frame: a version, how the rest is compressed, and the id of a schema, which cannot be looked up.
+_GLUE_VERSION: Final = 3
+_GLUE_PLAIN: Final = 0
+_GLUE_ZLIB: Final = 5
+_GLUE_BYTES: Final = 18
+#: A few bytes of zlib may ask for gigabytes. Brokers take records of 1 MiB by default.
+_UNZIPPED_MAX: Final = 16 * 1024**2
 
 
 def id_end(data: bytes, framing: Framing) -> int:
@@ -27,6 +35,28 @@ def id_end(data: bytes, framing: Framing) -> int:
 def schema_id(data: bytes, end: int) -> int:
     """Return the id that ends at a position."""
     return int.from_bytes(data[1:end], "big")
+
+
+def content(data: bytes, framing: Framing) -> bytes:
+    """Return what follows the frame; raise `BadValueError` for another frame."""
+    if framing is not Framing.GLUE:
+        return data[id_end(data, framing) :]
+    if len(data) < _GLUE_BYTES or data[0] != _GLUE_VERSION:
+        raise BadValueError("it does not begin with the frame of AWS Glue")
+    if data[1] == _GLUE_PLAIN:
+        return data[_GLUE_BYTES:]
+    if data[1] != _GLUE_ZLIB:
+        raise BadValueError(f"AWS Glue has no compression {data[1]}")
+    unzip = zlib.decompressobj()
+    try:
+        plain = unzip.decompress(data[_GLUE_BYTES:], _UNZIPPED_MAX)
+    except zlib.error as error:
+        raise BadValueError(f"it cannot be decompressed: {error}") from None
+    if unzip.unconsumed_tail:
+        raise BadValueError(f"it has more than {_UNZIPPED_MAX:,} bytes without compression")
+    if not unzip.eof or unzip.unused_data:
+        raise BadValueError("its compressed bytes are cut, or others follow them")
+    return plain
 
 
 def message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:

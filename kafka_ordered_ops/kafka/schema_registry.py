@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,9 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 #: For one request. The client tries it up to four times.
 _TIMEOUT_S: Final = 10
 _REFERENCES_MAX: Final = 200
+#: Ids of registries are positive numbers of 32 bits with a sign, and have 32 bits in front of values.
+_REGISTRY_ID_MAX: Final = 2**31 - 1
+_ID_MAX: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,16 @@ class RegistryClient:
     """Schemas of a registry; one by id never changes, and is kept. Pickling includes the known ones, and the credentials."""
 
     def __init__(
-        self, registry: Registry, known: Mapping[int, RegisteredSchema | None] | None = None
+        self,
+        registry: Registry,
+        known: Mapping[int, RegisteredSchema | None] | None = None,
+        ids: Mapping[str, int] | None = None,
     ) -> None:
         self._registry = registry
         self._known = dict(known or {})
+        #: By GUID.
+        self._ids = dict(ids or {})
+        self._lock = threading.Lock()
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:
@@ -124,7 +134,7 @@ class RegistryClient:
             raise ConfigError(f"{self._where}: {error}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RegistryClient, (self._registry, self._known)
+        return RegistryClient, (self._registry, self._known, self._ids)
 
     def learn(
         self, subject: str, stored: Callable[[RegisteredSchema], RegisteredSchema] | None = None
@@ -142,6 +152,8 @@ class RegistryClient:
             known = self._known.get(version.schema_id)
             schema = known or self._registered(version.schema_id, version.schema)
             self._known[version.schema_id] = schema if stored is None else stored(schema)
+            if version.guid:
+                self._ids[version.guid] = version.schema_id
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema of an id; None if the registry does not have it.
@@ -155,6 +167,24 @@ class RegistryClient:
             registered = None if schema is None else self._registered(schema_id, schema)
             self._known[schema_id] = registered
         return self._known[schema_id]
+
+    def id_of(self, guid: str) -> int:
+        """Return the number by which `schema` knows the schema of a GUID; raises like `schema`.
+
+        It is the schema's id if that is known, and else one that no registry has.
+        """
+        if guid not in self._ids:
+            schema = self._ask(lambda client: client.get_schema_by_guid(guid))
+            with self._lock:
+                number = _ID_MAX - len(self._ids)
+                self._known[number] = None if schema is None else self._registered(number, schema)
+                self._ids[guid] = number
+        return self._ids[guid]
+
+    def name(self, schema_id: int) -> str:
+        """Return an id as text: the GUID that stands for it, if it is none of a registry."""
+        guids = (guid for guid, number in self._ids.items() if number == schema_id)
+        return next(guids, str(schema_id)) if schema_id > _REGISTRY_ID_MAX else str(schema_id)
 
     def newest(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject; raises like `schema`, and `ConfigError` for an unknown subject."""

@@ -27,17 +27,21 @@ _PLACEHOLDER_LENGTH_MAX: Final = 1_024
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 _MESSAGE_LENGTH_MAX: Final = 1_024
+_GLUE_WITHOUT_SCHEMA: Final = "framing is 'glue', and AWS Glue's registry is not asked: give the schema that all values were written with"
 
 
 class Framing(StrEnum):
     """What stands before each value."""
 
-    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it. In Protobuf, the index of
-    #: the message follows.
+    #: A zero byte and the writer schema's id in 4 bytes, as Confluent's serializers write it; or, in the header
+    #: ``__value_schema_id`` or ``__key_schema_id``, the same or the schema's GUID. In Protobuf, the index of the message
+    #: follows.
     CONFLUENT = "confluent"
     #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it. In Protobuf, the name of the message
     #: follows.
     APICURIO_8 = "apicurio-8"
+    #: The 18 bytes of AWS Glue's serializers; what follows may be compressed. The schema is not looked up.
+    GLUE = "glue"
     #: Nothing.
     NONE = "none"
 
@@ -70,7 +74,8 @@ class Avro:
         subject: whose newest schema is the reader schema. None means ``orders-value`` for the values of the topic ``orders``, and
             ``orders-key`` for its keys.
         framing: what stands before each value.
-        writer: the schema that all values were written with, whatever id stands before them. Without framing, None means `schema`.
+        writer: the schema that all values were written with, whatever id stands before them. Without framing, or with that of
+            AWS Glue, None means `schema`.
         references: the schemas that `schema` uses, each after those that it uses itself.
 
     Raises:
@@ -106,6 +111,8 @@ class Avro:
             )
         if schema is None and references:
             raise ConfigError("references without a schema: the subject has its own")
+        if schema is None and framing is Framing.GLUE:
+            raise ConfigError(_GLUE_WITHOUT_SCHEMA)
         for name, value in (
             ("schema", schema),
             ("subject", subject),
@@ -118,7 +125,8 @@ class Avro:
     @property
     def needs_registry(self) -> bool:
         """Whether schemas come from a registry: those of writers, by their ids, or the newest of the subject."""
-        return self.schema is None or (self.framing is not Framing.NONE and self.writer is None)
+        has_ids = self.framing not in (Framing.NONE, Framing.GLUE)
+        return self.schema is None or (has_ids and self.writer is None)
 
     def fixed(self, subject: str | None, schema: str, references: Sequence[str]) -> Avro:
         """Return the format with the reader schema of its subject."""
@@ -173,9 +181,12 @@ class Json:
         framing = self.framing
         if framing is None:
             framing = Framing.CONFLUENT if self.schema is None else Framing.NONE
+        framing = check_choice(framing, Framing, what="framing")
+        if self.schema is None and framing is Framing.GLUE:
+            raise ConfigError(_GLUE_WITHOUT_SCHEMA)
         for name, value in (
             ("unknown", check_choice(self.unknown, UnknownFields, what="unknown")),
-            ("framing", check_choice(framing, Framing, what="framing")),
+            ("framing", framing),
         ):
             object.__setattr__(self, name, value)
 
@@ -238,6 +249,8 @@ class Protobuf:
         framing: Framing | str = Framing.CONFLUENT,
     ) -> None:
         framing = check_choice(framing, Framing, what="framing")
+        if framing is Framing.GLUE:
+            raise ConfigError("framing is 'glue': of AWS Glue's values, Avro and JSON are decoded")
         if message is not None:
             message = check_text(message, what="message", length_max=_MESSAGE_LENGTH_MAX)
         if subject is not None:

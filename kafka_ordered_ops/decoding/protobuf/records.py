@@ -111,10 +111,11 @@ class ProtobufReader(ValueReader):
         file, where = self._file, "the schema"
         if self._registry is not None:
             number = schema_id(frame, end)
-            where = f"schema {number}"
+            name = self._registry.name(number)
+            where = f"schema {name}"
             written = self._registry.schema(number)
             if written is None:
-                return f"the registry has no schema {number}"
+                return f"the registry has no schema {name}"
             if written.kind != "PROTOBUF":
                 return f"{where} is {written.kind}, not Protobuf"
             try:
