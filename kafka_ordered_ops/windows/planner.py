@@ -197,8 +197,8 @@ class Planner:
                 after = None
             if after is not None:
                 planned = {
-                    name: self._schemas.read_like(
-                        _plan_of(known_window(after, name)), windows[name]
+                    name: self._schemas.asked_again(
+                        _plan_of(known_window(after, name)), windows[name], policy
                     )
                     for name in to_plan
                 }

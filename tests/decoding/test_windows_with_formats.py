@@ -97,12 +97,38 @@ def test_formats_do_not_decide_which_records(kafka: InMemoryKafka, tmp_path: Pat
     """A finished window of another format is the same window; its records are read as they are asked for now."""
     windows = OrderedWindows(kafka.settings, group_id="g")
     windows.run(day(), tmp_path / "lake")
-    assert windows.run(day(values=None), tmp_path / "lake").outcome.startswith("already")
+    result = windows.run(day(values=None), tmp_path / "lake")
+    assert result.outcome.startswith("already")
     with windows.open(day(values=None)) as window:
         assert window.to_arrow().schema.field("value").type == pa.binary()
     json_format = Json(pa.schema([("id", pa.int64())]))
     with windows.open(day(values=json_format, on_bad="keep")) as window:
         assert None not in window.to_arrow()["value_error"].to_pylist()
+
+
+def test_a_published_window_of_another_format_is_named(
+    kafka: InMemoryKafka, tmp_path: Path
+) -> None:
+    """With both formats, and what to do; a replay writes the new one, and then nothing differs any more."""
+    windows, lake = OrderedWindows(kafka.settings, group_id="g"), tmp_path / "lake"
+    assert windows.run(day(), lake).notes == ()
+    assert windows.run(day(), lake).notes == ()
+    for asked, words in (
+        (day(values=None), "values=Avro(schema="),
+        (day(flatten=True), "flatten=False, not True"),
+        (day(keys="json:a int64", on_bad="keep"), "keys=bytes, not Json(schema='a: int64'"),
+    ):
+        result = windows.run(asked, lake)
+        [note] = result.notes
+        assert result.outcome.startswith("already published")
+        assert note.startswith(f"window {result.window_id} is published with ")
+        assert words in note
+        assert "on_covered='replay'" in note
+    again = windows.run(day(flatten=True), lake, policy=Policy(on_covered="replay"))
+    assert again.notes == ()
+    assert "id" in again.to_arrow().schema.names
+    assert windows.run(day(flatten=True), lake).notes == ()
+    assert "flatten=True, not False" in windows.run(day(), lake).notes[0]
 
 
 @pytest.mark.parametrize(

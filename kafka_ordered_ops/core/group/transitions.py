@@ -217,7 +217,10 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
     record = publishable(view, plan)
     if record.status is WindowStatus.PUBLISHED and record.result == result:
         return record
-    published = replace(record.plan, status=WindowStatus.PUBLISHED)
+    # An output that replaces a published one may be decoded in another way; that of an earlier attempt is as planned.
+    is_replaced = record.status is WindowStatus.PUBLISHED
+    window = record.plan.window.read_like(plan.window) if is_replaced else record.plan.window
+    published = replace(record.plan, status=WindowStatus.PUBLISHED, window=window)
     return Change(
         state=next_state(known_state(view), published=[plan.window_id]),
         records=(replace(record, plan=published, result=result),),

@@ -230,6 +230,15 @@ class Window:
             "flatten": self.flatten,
         }
 
+    def decoding_differences(self, asked: Window) -> list[str]:
+        """Return texts about the arguments in which another window decodes otherwise: ``flatten=False, not True``."""
+        pairs = ((name, getattr(self, name), getattr(asked, name)) for name in self._decoding)
+        return [
+            f"{name}={own if own is not None else 'bytes'!s}, not {other if other is not None else 'bytes'!s}"
+            for name, own, other in pairs
+            if own != other
+        ]
+
     def at(self, cutoff: datetime, since: datetime | None = None) -> Window:
         """Return the window with these times; raise `ConfigError` for an empty interval."""
         return replace(self, cutoff=cutoff, since=since)
