@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,12 +25,13 @@ class LeftOut:
 
     Args:
         limit: what becomes of them, and how many a window may have.
-        windows: the number of windows.
+        offsets: how many each window has.
     """
 
-    def __init__(self, limit: DeadLetter, windows: int = 1) -> None:
+    def __init__(self, limit: DeadLetter, offsets: Sequence[int]) -> None:
         self._limit = limit
-        self._records: list[list[BadRecord]] = [[] for _ in range(windows)]
+        self._offsets = offsets
+        self._records: list[list[BadRecord]] = [[] for _ in offsets]
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -44,10 +45,9 @@ class LeftOut:
             records = self._records[window]
             records += bad
             self._bytes += rows.nbytes
-            if len(records) > self._limit.max_bad:
-                raise _too_many(
-                    records, f"at least {len(records):,}, and max_bad is {self._limit.max_bad:,}"
-                )
+            excess = self._limit.excess(len(records), self._offsets[window])
+            if excess is not None:
+                raise _too_many(records, f"at least {len(records):,}, and {excess}")
             if self._bytes > BYTES_MAX:
                 raise _too_many(
                     records,

@@ -109,7 +109,7 @@ class OpenWindow:
         self._check_open()
 
         limit = self.plan.window.dead_letter
-        left_out = None if limit is None else LeftOut(limit)
+        left_out = None if limit is None else LeftOut(limit, [self.plan.offsets])
 
         def finished(facts: Mapping[str, Any]) -> None:
             self.facts = facts

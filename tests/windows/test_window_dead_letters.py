@@ -16,6 +16,8 @@ import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafka_ordered_ops import (
     Application,
@@ -201,17 +203,47 @@ def test_windows_committed_together_each_have_theirs(world: World, tmp_path: Pat
 def test_too_many_stop_the_window(world: World, tmp_path: Path) -> None:
     """Nothing is committed and nothing written, until the limit or the schema is another one."""
     fill(world)
-    windows = service(world)
-    limited = window(world, on_bad=f"dead_letter:{world.named('bad')}:2")
-    with pytest.raises(
-        DecodeError, match=r"at least 3, and max_bad is 2.*\[0\] at offset 1"
-    ) as failure:
-        windows.run(limited, tmp_path / "lake", window_id="w")
-    assert (failure.value.offset, failure.value.bad) == (1, 3)
-    assert [record.status for record in windows.list()] == ["planned"]
-    assert (places(world), ids(tmp_path / "lake")) == ([], [])
-    windows.run(window(world), tmp_path / "lake", window_id="w")
+    windows, bad = service(world), world.named("bad")
+    limits: list[tuple[Any, str]] = [
+        (f"dead_letter:{bad}:2", "max_bad is 2"),
+        # Three of seven are 0.4286.
+        (DeadLetter(bad, max_bad=0.42), "max_bad is 0.42 of 7 offsets"),
+    ]
+    for on_bad, said in limits:
+        with pytest.raises(
+            DecodeError, match=rf"at least 3, and {said}.*\[0\] at offset 1"
+        ) as failure:
+            windows.run(window(world, on_bad=on_bad), tmp_path / "lake", window_id="w")
+        assert (failure.value.offset, failure.value.bad) == (1, 3)
+        assert [record.status for record in windows.list()] == ["planned"]
+        assert (places(world), ids(tmp_path / "lake")) == ([], [])
+    limited = window(world, on_bad=f"dead_letter:{bad}:0.43")
+    windows.run(limited, tmp_path / "lake", window_id="w")
     assert places(world) == BAD
+
+
+@given(
+    st.integers(1, 1_000) | st.floats(1e-9, 1, exclude_max=True),
+    st.integers(0, 2_000),
+    st.integers(),
+)
+def test_a_limit_is_the_same_as_text(max_bad: float, bad: int, offsets: int) -> None:
+    """A number, or a share; a window never has more than a thousand."""
+    if round(max_bad, 9) == 1:
+        return
+    limit = DeadLetter("bad", max_bad)
+    assert dead_letters.as_on_bad(str(limit)) == limit
+    allowed = max_bad if isinstance(max_bad, int) else limit.max_bad * offsets
+    assert (limit.excess(bad, offsets) is None) == (bad <= allowed and bad <= 1_000)
+
+
+@pytest.mark.parametrize("max_bad", [0, -1, 1_001, 0.0, 1.0, 2.5, 1e-12, float("nan"), True, "1%"])
+def test_what_is_no_limit_is_refused(max_bad: Any) -> None:
+    """By name; so is such a text."""
+    with pytest.raises(ConfigError, match="max_bad"):
+        DeadLetter("bad", max_bad)
+    with pytest.raises(ConfigError, match="dead_letter:TOPIC"):
+        dead_letters.as_on_bad("dead_letter:bad:1.5")
 
 
 def test_a_function_reads_only_good_records(world: World) -> None:

@@ -23,33 +23,58 @@ REASON_BYTES_MAX: Final = 200
 
 #: The key among those of a result.
 _KEY: Final = "dead_letters"
-_TEXT: Final = re.compile(r"dead_letter:([^:]*)(?::([0-9]{1,9}))?")
+_TEXT: Final = re.compile(r"dead_letter:([^:]*)(?::(?:([0-9]{1,9})|(0\.[0-9]{1,9})))?")
+#: Digits of a share, in text.
+_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """Leave records that cannot be decoded out of the output, and write them to a topic as the window is committed.
 
-    As text: ``dead_letter:orders-bad``, or ``dead_letter:orders-bad:50`` with `max_bad`.
+    As text: ``dead_letter:orders-bad``, or with `max_bad` ``dead_letter:orders-bad:50`` or ``dead_letter:orders-bad:0.01``.
 
     Args:
         topic: an existing topic for them.
-        max_bad: a window with more of them fails, and nothing is committed or written.
+        max_bad: a window with more of them fails, and nothing is committed or written: a number, or below 1 a share of the
+            window's offsets. 1,000 is always the limit.
 
     Raises:
-        ConfigError: no name of a topic, or a number that is not from 1 to 1,000.
+        ConfigError: no name of a topic, or neither a number from 1 to 1,000 nor a share between 0 and 1.
     """
 
     topic: str
-    max_bad: int = MAX_BAD
+    max_bad: int | float = MAX_BAD
 
     def __post_init__(self) -> None:
         check_topic_names([self.topic], what="the topic for dead letters")
-        check_count(self.max_bad, what="max_bad", least=1, greatest=MAX_BAD)
+        if not isinstance(self.max_bad, float):
+            check_count(self.max_bad, what="max_bad", least=1, greatest=MAX_BAD)
+        elif not 0 < (share := round(self.max_bad, _DIGITS)) < 1:
+            raise ConfigError(
+                f"max_bad is {self.max_bad}: give a number of records, or a share of them between 0 and 1"
+            )
+        else:
+            # As its text has it.
+            object.__setattr__(self, "max_bad", share)
 
     def __str__(self) -> str:
-        limit = "" if self.max_bad == MAX_BAD else f":{self.max_bad}"
+        limit = "" if self.max_bad == MAX_BAD else f":{self._limit}"
         return f"dead_letter:{self.topic}{limit}"
+
+    @property
+    def _limit(self) -> str:
+        if isinstance(self.max_bad, int):
+            return str(self.max_bad)
+        return f"{self.max_bad:.{_DIGITS}f}".rstrip("0")
+
+    def excess(self, bad: int, offsets: int) -> str | None:
+        """Return a text if a window with so many offsets has too many bad records; None if not."""
+        if isinstance(self.max_bad, int):
+            return f"max_bad is {self.max_bad:,}" if bad > self.max_bad else None
+        if bad > self.max_bad * offsets:
+            return f"max_bad is {self._limit} of {offsets:,} offsets"
+        return f"no window may have more than {MAX_BAD:,}" if bad > MAX_BAD else None
 
 
 def as_on_bad(value: object) -> OnBad | DeadLetter:
@@ -57,8 +82,10 @@ def as_on_bad(value: object) -> OnBad | DeadLetter:
     if isinstance(value, DeadLetter):
         return value
     if isinstance(value, str) and (parts := _TEXT.fullmatch(value)) is not None:
-        topic, limit = parts.groups()
-        return DeadLetter(topic) if limit is None else DeadLetter(topic, int(limit))
+        topic, number, share = parts.groups()
+        if share is not None:
+            return DeadLetter(topic, float(share))
+        return DeadLetter(topic) if number is None else DeadLetter(topic, int(number))
     if isinstance(value, str) and value.startswith("dead_letter"):
         raise ConfigError(f"on_bad is {shown(value)}: give dead_letter:TOPIC, or DeadLetter(TOPIC)")
     if isinstance(value, str) and value not in tuple(OnBad):

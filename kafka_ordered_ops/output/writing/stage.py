@@ -146,7 +146,7 @@ def stage_windows(
     started = time.monotonic()
     decoder = decoder_of(plans[0].window, settings)
     limit = plans[0].window.dead_letter
-    left_out = None if limit is None else LeftOut(limit, len(plans))
+    left_out = None if limit is None else LeftOut(limit, [plan.offsets for plan in plans])
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     partition = outputs[0].partition
     schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition)
