@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from kafka_ordered_ops.core.errors import (
-    AuthenticationError,
     KafkaOrderedOpsError,
     ProcessingError,
 )
@@ -433,9 +432,6 @@ class WorkQueue:
         self, record: Record, error: BaseException
     ) -> float | KafkaOrderedOpsError | None:
         """Return the seconds before the retry, `None` for no retry, or the error that ends processing; without the lock."""
-        if isinstance(error, AuthenticationError):
-            # Of the schema registry, or of the function's own client: no record would succeed.
-            return stopped_by(record, error)
         try:
             after_s = self._policy.retry_after_s(record, error)
         except BaseException as wrong:  # noqa: BLE001 - the user's function; the record is not lost
@@ -445,7 +441,7 @@ class WorkQueue:
             )
             failure.__cause__ = wrong
             return failure
-        if after_s is None and self._policy.when_exhausted is WhenExhausted.STOP:
+        if after_s is None and self._policy.stops(error):
             return stopped_by(record, error)
         return after_s
 

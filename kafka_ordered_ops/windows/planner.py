@@ -112,14 +112,13 @@ class Planner:
         fresh = {name: window for name, window in windows.items() if existing[name] is None}
         plans = {
             # A preview is not an attempt: it must not be able to commit.
-            name: replace(
-                record.plan, claim_id="", window=record.plan.window.read_like(windows[name])
-            )
+            name: replace(record.plan, claim_id="")
             for name, record in existing.items()
             if record is not None
         }
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
+            plans[name] = replace(plan, window=plan.window.read_like(windows[name]))
         for name in view.forgotten.keys() & fresh.keys():
             record = self._recalled(view, name, fresh.pop(name), OnCovered.SKIP)
             plans[name] = replace(record.plan, claim_id="", attempt=0)
@@ -198,9 +197,9 @@ class Planner:
             if after is not None:
                 planned = {
                     name: self._schemas.asked_again(
-                        _plan_of(known_window(after, name)), windows[name], policy
+                        _plan_of(known_window(after, name)), asked, policy
                     )
-                    for name in to_plan
+                    for name, asked in to_plan.items()
                 }
                 notes = unpublished_notes(after, windows)
                 notes += untouched_notes(

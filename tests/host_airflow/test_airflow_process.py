@@ -86,6 +86,23 @@ def test_one_run_after_the_other(make: MakeTask, windows: OrderedWindows, orders
     assert committed(windows, orders) == [6]
 
 
+def test_the_function_gets_decoded_records(
+    topic: MakeTopic, produce: Produce, group_id: str
+) -> None:
+    """As the window says; what has no meaning for single records is refused before it is planned."""
+    name, values = topic(), list[Any]()
+    produce([(name, 0, None, b'{"id": 7}', BASE_MS + number, ()) for number in range(3)])
+
+    def charge(record: Record) -> None:
+        values.append(record.value)
+
+    refused = task_for(name, group_id, charge, values="json:id int64", on_bad="keep")
+    with pytest.raises((ConfigError, AirflowFailException), match="for columns"):
+        refused.execute(context_of(12))
+    task_for(name, group_id, charge, values="json:id int64").execute(context_of(12))
+    assert values == [{"id": 7}] * 3
+
+
 def test_what_a_task_returns_is_a_small_xcom(make: MakeTask) -> None:
     """The window as other operators tell it, and the counts."""
     facts = make(lambda record: None).execute(context_of(12))

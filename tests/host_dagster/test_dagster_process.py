@@ -97,6 +97,21 @@ def test_an_hour_of_a_job(house: House, hours: str, group_id: str) -> None:
         assert metadata[f"kafka_ordered_ops/{name}"] == count
 
 
+def test_the_function_gets_decoded_records(
+    house: House, topic: MakeTopic, group_id: str, produce: Produce
+) -> None:
+    """As the op's window says."""
+    name, values = topic(), list[Any]()
+    produce([(name, 0, None, b'{"id": 7}', 1_000 * number, ()) for number in range(3)])
+
+    def charge(record: Record) -> None:
+        values.append(record.value)
+
+    charges = op_of(name, group_id, charge, partitions_def=None, values="json:id int64")
+    run(house, charges, None)
+    assert values == [{"id": 7}] * 3
+
+
 def test_a_job_without_partitions_in_batches(
     house: House, hours: str, group_id: str, produce: Produce
 ) -> None:

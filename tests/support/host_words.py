@@ -12,6 +12,8 @@ _WINDOW: Final = (
     "isolation",
     "exclude",
     "on_data_loss",
+    "values",
+    "on_bad",
 )
 _POLICY: Final = (
     "on_covered",

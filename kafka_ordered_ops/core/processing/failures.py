@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from kafka_ordered_ops.core.arguments import TIMEOUT_S_MAX, check_count, check_function, shown
 from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
     ConfigError,
     DecodeError,
     KafkaOrderedOpsError,
@@ -110,10 +111,18 @@ class FailurePolicy:
         nothing is wrong with it.
         """
         is_last = self.retries is not None and record.attempt > self.retries
-        if isinstance(error, DecodeError) or (is_last and not isinstance(error, RegistryError)):
+        is_last = is_last and not isinstance(error, RegistryError)
+        if is_last or isinstance(error, DecodeError | AuthenticationError):
             return None
         after_s = float(self.backoff(record, error))
         return 0.0 if isnan(after_s) else min(max(0.0, after_s), TIMEOUT_S_MAX)
+
+    def stops(self, error: BaseException) -> bool:
+        """Return whether processing ends with a record that failed in its last attempt.
+
+        Refused credentials, of the schema registry for example, would fail every record.
+        """
+        return self.when_exhausted is WhenExhausted.STOP or isinstance(error, AuthenticationError)
 
 
 def stopped_by(record: Record, error: BaseException) -> RecordFailedError:
