@@ -8,6 +8,7 @@ from datetime import UTC, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from kafka_ordered_ops.decoding import Avro, Json
 from kafka_ordered_ops.spark import read_windows
 from tests.support.encoded_values import encoded
 from tests.support.spark_support import ENGINES, settings_of, spark
+from tests.support.stub_registry import stub_registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +116,24 @@ def test_all_engines_decode_alike(
     assert all(other == first for other in others)
     assert first[0].value.clock == 3_723_000
     assert first[0].value.tags == {"a": ["x", "y"]}
+
+
+def test_guids_in_headers_are_read_by_every_engine(
+    spark: SparkSession, topic: MakeTopic, produce: Produce, bootstrap: str
+) -> None:
+    """The tasks know the schemas of the subject: the registry is asked by the driver alone."""
+    name = topic()
+    with stub_registry() as registry:
+        known = registry.register(f"{name}-value", ORDER)
+        header = ("__value_schema_id", b"\1" + UUID(known["guid"]).bytes)
+        produce((name, 0, None, order(number), 1 + number, [header]) for number in range(3))
+        settings = settings_of(bootstrap).merged({"schema.registry.url": registry.url})
+        windows = OrderedWindows(settings, name)
+        plan = windows.plan(window(name, values=Avro(), flatten=True))
+        for engine in ENGINES:
+            rows = read_windows(spark, [plan], settings, engine=engine).collect()
+            assert sorted(row.id for row in rows) == [0, 1, 2]
+        assert not [path for path in registry.requests if "/schemas/guids/" in path]
 
 
 def test_several_windows_are_written_with_typed_columns(
