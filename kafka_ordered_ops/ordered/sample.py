@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class Sample:
     """Some records of a window.
 
     Attributes:
-        records: the first and the last ones of its partitions, in order. What cannot be decoded is null, with the bytes in
+        records: the first and the last ones of its partitions that retention has not removed, in order. What cannot be decoded is null, with the bytes in
             ``value_raw`` and the reason in ``value_error``.
         bad: how many of them cannot be decoded.
         notes: what is wrong with them, with their places and numbers.
@@ -76,11 +76,14 @@ def sample_of(
         found = decoder_of(plan.window, settings)
         decoder = found and replace(found, on_bad=OnBad.KEEP, flatten=False)
     schema = RECORD_SCHEMA if decoder is None else decoder.schema_of(RECORD_SCHEMA)
+    with open_lookup(settings, timeout_s=stall_timeout_s) as lookup:
+        partitions = [part.tp for part in plan]
+        newest, starts = lookup.greatest_timestamps(partitions), lookup.log_starts(partitions)
     reader = open_reader(
         settings,
         plan.group_id,
         plan.isolation,
-        _wanted(plan, records_max),
+        _wanted(plan, starts, records_max),
         stall_timeout_s=stall_timeout_s,
         topic_ids=plan.topic_ids,
     )
@@ -92,8 +95,6 @@ def sample_of(
             if size > _BYTES_MAX:
                 break
     records = pa.Table.from_batches(batches, schema).sort_by(_ORDER)
-    with open_lookup(settings, timeout_s=stall_timeout_s) as lookup:
-        newest = lookup.greatest_timestamps([part.tp for part in plan])
     # Beyond each cutoff, so no plan has them.
     far = {tp: np.array([ms]) for tp, ms in newest.items() if ms is not None and ms > now_ms}
     notes, bad = _bad_notes(records)
@@ -101,15 +102,17 @@ def sample_of(
     return Sample(records, bad, (*notes, *_time_notes(records, now_ms)))
 
 
-def _wanted(plan: WindowPlan, records_max: int) -> dict[TopicPartition, OffsetSet]:
-    """Return the first and the last offsets of each partition; of too many partitions, some."""
-    parts = [part for part in plan if part.taken]
+def _wanted(
+    plan: WindowPlan, starts: Mapping[TopicPartition, int], records_max: int
+) -> dict[TopicPartition, OffsetSet]:
+    """Return the first and the last offsets of each partition that are still there; of too many partitions, some."""
+    there = {tp: taken - OffsetSet.of((0, starts[tp])) for tp, taken in plan.taken.items()}
+    parts = [(tp, offsets) for tp, offsets in there.items() if offsets]
     step = -(-len(parts) // records_max) or 1
     parts = parts[::step]
     each = max(1, records_max // max(1, len(parts)))
     return {
-        part.tp: _first(part.taken, each - each // 2) | _last(part.taken, each // 2)
-        for part in parts
+        tp: _first(offsets, each - each // 2) | _last(offsets, each // 2) for tp, offsets in parts
     }
 
 

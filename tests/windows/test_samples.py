@@ -74,6 +74,18 @@ def test_times_in_the_wrong_unit_are_named() -> None:
     assert "9 of 9 are microseconds" in said
 
 
+def test_records_that_retention_has_removed_are_no_error(world: World) -> None:
+    """A preview of a window that exists shows what is left."""
+    world.create("orders")
+    world.write("orders", 0, *range(10))
+    windows = world.windows()
+    window = world.window(1_000, starting_offsets=Earliest())
+    windows.commit(windows.plan(window, "w"))
+    world.delete_before("orders", 0, 7)
+    sample = windows.sample(windows.preview(window, "w"))
+    assert sample.records["offset"].to_pylist() == [7, 8, 9]
+
+
 def test_what_is_sampled_is_bounded() -> None:
     """By number, with more partitions than records too; an empty window has an empty sample."""
     with InMemoryKafka() as kafka:
