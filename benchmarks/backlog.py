@@ -74,7 +74,7 @@ def make_topic(
     bootstrap: str, topic: str, stamps_of: StampsOf, records: int, partitions: int
 ) -> None:
     """Makes and fills a topic, unless it is there; `records` is the number that its log must have."""
-    if not _is_missing(bootstrap, topic):
+    if has_topic(bootstrap, topic):
         return
     create_topic(bootstrap, topic, partitions=partitions, config=_CONFIG)
     workers = min(partitions, os.cpu_count() or 1)
@@ -89,14 +89,20 @@ def make_topic(
 
 def make_topic_of(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
     """Makes a topic of one partition with these records, unless it is there."""
-    if _is_missing(bootstrap, topic):
+    if not has_topic(bootstrap, topic):
         create_topic(bootstrap, topic, partitions=1, config=_CONFIG)
         produce(bootstrap, records)
 
 
-def _is_missing(bootstrap: str, topic: str) -> bool:
+def has_topic(bootstrap: str, topic: str) -> bool:
+    """Whether a topic is there."""
     # Not asked by name: that could create it.
-    return topic not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
+    return topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
+
+
+def make_empty_topic(bootstrap: str, topic: str, *, partitions: int) -> None:
+    """Makes a topic whose records of the past stay."""
+    create_topic(bootstrap, topic, partitions=partitions, config=_CONFIG)
 
 
 def stamps_ms(count: int, *, seed: int) -> list[int]:
@@ -147,7 +153,7 @@ def _fill(bootstrap: str, topic: str, stamps_of: StampsOf, partitions: range) ->
 
 def make_quiet_topic(bootstrap: str, topic: str, *, partitions: int, records_each: int) -> None:
     """Makes a topic of many partitions with few records each, evenly over the day, unless it is there."""
-    if not _is_missing(bootstrap, topic):
+    if has_topic(bootstrap, topic):
         return
     create_topic(bootstrap, topic, partitions=partitions, config=_CONFIG)
     _fill(bootstrap, topic, partial(_day_stamps, [records_each] * partitions), range(partitions))

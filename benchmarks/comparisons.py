@@ -13,6 +13,7 @@ from benchmarks.backlog import (
     make_backlog,
     make_quiet_topic,
 )
+from benchmarks.decoded import decoded_comparison
 from benchmarks.growth import growth_comparison
 from benchmarks.hourly import HOUR, HourlyLocal, HourlyWindows, Streaming
 from benchmarks.lake_tables import TableFormat, ToTable
@@ -92,6 +93,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
     return (
         _window(scale),
         _ordered(scale),
+        decoded_comparison(scale.growth[0]),
         _planning(scale),
         _hourly(scale),
         _window_growth(scale),

@@ -43,6 +43,8 @@ _ORDER: Final = {
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }
+#: The schema of the orders.
+SCHEMA: Final = json.dumps(_ORDER)
 
 
 def values(count: int, bad_one_in: int | None = None) -> list[bytes]:
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     records = int(arguments[0]) if arguments else RECORDS
     orders = values(records)
     print(f"{sum(map(len, orders)) / len(orders):.0f} bytes a record, batches of {DECODED_ROWS:,}")
-    wanted = Avro(json.dumps(_ORDER), framing="none")
+    wanted = Avro(SCHEMA, framing="none")
     for decoder in ("python", "native"):
         column_reader.forced = decoder
         reader = reader_of(wanted, None)

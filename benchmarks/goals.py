@@ -16,6 +16,7 @@ from benchmarks.comparisons import (
     STREAMING_ONCE,
     WARM,
 )
+from benchmarks.decoded import BAD_ONE_IN, DECODED, FROM_AVRO, LOCAL, PYTHON, decoded, with_bad
 from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
 from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.one_window import Way
@@ -83,6 +84,7 @@ def goals_table(goals: Sequence[Goal]) -> str:
 def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     """Those of whose comparison there are results, by the comparison's name."""
     yield from _against_connector(results.get("window", ()), results.get("ordered", ()))
+    yield from _decoded(results.get(DECODED, ()))
     yield from _planning(results.get("planning", ()))
     yield from _hourly(results.get("hourly", ()))
     yield from _publishing(results.get("publishing", ()))
@@ -115,6 +117,19 @@ def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) ->
     for one in window:
         if one.contender == Way.PYTHON and (found := one.beyond_s("plan", "commit")):
             yield Goal("plan and commit beyond that window's job, s", 1.5, found)
+
+
+def _decoded(results: Sequence[Results]) -> Iterator[Goal]:
+    """Values as columns, against the same window as bytes, and against Spark's own decoder."""
+    for way in (LOCAL, PYTHON):
+        if found := _ratio(results, decoded(way), way):
+            yield Goal(f"Avro decoded by engine {way}, times the same window as bytes", 1.6, found)
+    for way in (LOCAL, PYTHON):
+        if found := _ratio(results, decoded(way), FROM_AVRO):
+            yield Goal(f"Avro decoded by engine {way}, times from_avro", 0.7, found)
+    for one_in, limit in zip(BAD_ONE_IN, (1.25, 1.4), strict=True):
+        if found := _ratio(results, with_bad(one_in), decoded(LOCAL)):
+            yield Goal(f"the same, one bad value in {one_in:,} kept, times none", limit, found)
 
 
 def _planning(planning: Sequence[Results]) -> Iterator[Goal]:

@@ -41,13 +41,13 @@ def connector_jars() -> list[Path]:
     return [jar for jar in jars if jar.name.startswith(_CONNECTOR) or "-kafka-" in jar.name]
 
 
-def spark_session(name: str) -> SparkSession:
+def spark_session(name: str, *, more_jars: Iterable[Path] = ()) -> SparkSession:
     """A session on all cores; the same for every contender, used by it or not.
 
     Raises:
         ConfigError: Spark is of another version than the connector.
     """
-    return _session(name, connector_jars(), {})
+    return _session(name, [*connector_jars(), *more_jars], {})
 
 
 def lake_session(name: str, warehouse: Path, catalog: str) -> SparkSession:
