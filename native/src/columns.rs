@@ -129,6 +129,10 @@ impl Nulls {
         builder.append_null();
     }
 
+    pub(crate) fn mark(&mut self, rows_before: usize, is_valid: bool) {
+        if is_valid { self.valid() } else { self.null(rows_before) }
+    }
+
     pub(crate) fn truncate(&mut self, rows: usize) {
         if let Some(builder) = &mut self.0 {
             builder.truncate(rows);

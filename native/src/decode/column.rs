@@ -16,6 +16,11 @@ fn too_large() -> Failed {
     Box::new(Fault::TooLarge)
 }
 
+fn empty(ends: &mut Vec<i32>, nulls: &mut Nulls, is_valid: bool) {
+    nulls.mark(ends.len(), is_valid);
+    ends.push(ends.last().copied().unwrap_or(0));
+}
+
 fn end(length: usize) -> Result<i32, Failed> {
     i32::try_from(length).map_err(|_| too_large())
 }
@@ -38,8 +43,8 @@ impl<T: ArrowNativeType + Default> Numbers<T> {
         self.nulls.valid();
     }
 
-    fn null(&mut self) {
-        self.nulls.null(self.values.len());
+    fn any(&mut self, is_valid: bool) {
+        self.nulls.mark(self.values.len(), is_valid);
         self.values.push(T::default());
     }
 
@@ -86,9 +91,8 @@ impl Bytes {
         Ok(())
     }
 
-    fn null(&mut self) {
-        self.nulls.null(self.ends.len());
-        self.ends.push(self.ends.last().copied().unwrap_or(0));
+    fn any(&mut self, is_valid: bool) {
+        empty(&mut self.ends, &mut self.nulls, is_valid);
     }
 
     fn truncate(&mut self, rows: usize) {
@@ -375,43 +379,42 @@ impl Column {
     }
 
     pub fn null(&mut self) {
+        self.any(false);
+    }
+
+    /// Append null, or any value: in a row that is null as a whole, a mask would only cost time.
+    fn any(&mut self, is_valid: bool) {
         match self {
             Column::Null(rows) => *rows += 1,
             Column::Boolean(column) => {
-                column.nulls.null(column.bits.len());
+                column.nulls.mark(column.bits.len(), is_valid);
                 column.bits.append(false);
             }
-            Column::I8(column) => column.null(),
-            Column::I16(column) => column.null(),
-            Column::U8(column) => column.null(),
-            Column::U16(column) => column.null(),
-            Column::U32(column) => column.null(),
-            Column::U64(column) => column.null(),
-            Column::Int(column) => column.null(),
-            Column::Long(column) => column.null(),
-            Column::Float(column) => column.null(),
-            Column::Double(column) => column.null(),
-            Column::Decimal(column) => column.null(),
-            Column::LongDecimal(column) => column.null(),
-            Column::Bytes(column) => column.null(),
+            Column::I8(column) => column.any(is_valid),
+            Column::I16(column) => column.any(is_valid),
+            Column::U8(column) => column.any(is_valid),
+            Column::U16(column) => column.any(is_valid),
+            Column::U32(column) => column.any(is_valid),
+            Column::U64(column) => column.any(is_valid),
+            Column::Int(column) => column.any(is_valid),
+            Column::Long(column) => column.any(is_valid),
+            Column::Float(column) => column.any(is_valid),
+            Column::Double(column) => column.any(is_valid),
+            Column::Decimal(column) => column.any(is_valid),
+            Column::LongDecimal(column) => column.any(is_valid),
+            Column::Bytes(column) => column.any(is_valid),
             Column::Fixed(column) => {
-                column.nulls.null(column.rows);
+                column.nulls.mark(column.rows, is_valid);
                 column.rows += 1;
                 column.data.resize(column.rows * column.size, 0);
             }
             Column::Struct(column) => {
-                column.columns.iter_mut().for_each(Column::null);
-                column.nulls.null(column.rows);
+                column.columns.iter_mut().for_each(|part| part.any(true));
+                column.nulls.mark(column.rows, is_valid);
                 column.rows += 1;
             }
-            Column::List(column) => {
-                column.nulls.null(column.ends.len());
-                column.ends.push(column.ends.last().copied().unwrap_or(0));
-            }
-            Column::Map(column) => {
-                column.nulls.null(column.ends.len());
-                column.ends.push(column.ends.last().copied().unwrap_or(0));
-            }
+            Column::List(column) => empty(&mut column.ends, &mut column.nulls, is_valid),
+            Column::Map(column) => empty(&mut column.ends, &mut column.nulls, is_valid),
         }
     }
 
