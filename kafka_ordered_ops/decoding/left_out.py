@@ -1,12 +1,13 @@
-"""Collect the places of records that cannot be decoded, and are left out of the outputs of windows."""
+"""The places of records that cannot be decoded, and are left out of the outputs of windows."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.errors import DecodeError
 from kafka_ordered_ops.core.window.dead_letters import (
@@ -19,9 +20,12 @@ from kafka_ordered_ops.core.window.dead_letters import (
 #: The bytes of a job's bad records: one transaction of ten seconds writes them, from memory.
 BYTES_MAX: Final = 16 * 1024**2
 
+#: Columns.
+_PLACE: Final = ("topic", "partition", "offset")
+
 
 class LeftOut:
-    """The records that one job leaves out of its windows; for any thread.
+    """Collects the records that one job leaves out of its windows; for any thread.
 
     Args:
         limit: what becomes of them, and how many a window may have.
@@ -35,16 +39,16 @@ class LeftOut:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def add(self, window: int, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+    def add_rows(self, window: int, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         """Note rows of a batch; raise `DecodeError` if there are too many."""
-        rows = batch.take(pa.array(sorted(reasons), pa.int64()))
-        columns: list[list[Any]] = [rows.column(name).to_pylist() for name in _PLACE]
-        texts = [_cut(reasons[row]) for row in sorted(reasons)]
-        bad = [BadRecord(*place) for place in zip(*columns, texts, strict=True)]
+        self.add(window, *bad_rows(batch, reasons))
+
+    def add(self, window: int, bad: Sequence[BadRecord], size_bytes: int) -> None:
+        """Note records of a window; raise `DecodeError` if there are too many."""
         with self._lock:
             records = self._records[window]
             records += bad
-            self._bytes += rows.nbytes
+            self._bytes += size_bytes
             excess = self._limit.excess(len(records), self._offsets[window])
             if excess is not None:
                 raise _too_many(records, f"at least {len(records):,}, and {excess}")
@@ -63,8 +67,30 @@ class LeftOut:
         return DeadLetters(self._limit.topic, tuple(sorted(self._records[window])))
 
 
-#: Columns.
-_PLACE: Final = ("topic", "partition", "offset")
+class Without:
+    """Leaves out the records at known places, whether or not they can be decoded now; pickled for tasks."""
+
+    def __init__(self, letters: Iterable[DeadLetters]) -> None:
+        self._places = {record[:3] for each in letters for record in each.records}
+        self._offsets = pa.array(sorted({offset for *_, offset in self._places}), pa.int64())
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the other rows of a batch."""
+        if not self._places:
+            return batch
+        may_be_bad: Any = pc.is_in(batch.column("offset"), value_set=self._offsets)
+        if not may_be_bad.true_count:
+            return batch
+        places = zip(*(batch.column(name).to_pylist() for name in _PLACE), strict=True)
+        return batch.filter(pa.array([place not in self._places for place in places]))
+
+
+def bad_rows(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> tuple[list[BadRecord], int]:
+    """Return the rows of a batch that have a reason, with their size in bytes."""
+    rows = batch.take(pa.array(sorted(reasons), pa.int64()))
+    columns: list[list[Any]] = [rows.column(name).to_pylist() for name in _PLACE]
+    texts = [_cut(reasons[row]) for row in sorted(reasons)]
+    return [BadRecord(*place) for place in zip(*columns, texts, strict=True)], rows.nbytes
 
 
 def _cut(reason: str) -> str:

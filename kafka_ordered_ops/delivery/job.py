@@ -100,10 +100,10 @@ class WindowJob:
             check_writable(folder.root, folder.storage_options, folder.partition_by)
 
     def check_dead_letters(self, windows: Iterable[Window]) -> None:
-        """Raise `ConfigError` for windows whose bad records the job cannot leave out exactly."""
-        if self._application is not None or self._has_spark or self._sink is not None:
+        """Raise `ConfigError` for windows whose bad records the job's output cannot name."""
+        if self._sink is not None or (self._application is not None and self.to is None):
             for window in windows:
-                window.check_no_dead_letters("Spark or a sink of another program")
+                window.check_no_dead_letters("a job with another program's sink")
 
     def _check_spark(self, settings: ClientSettings, group_id: str) -> None:
         from kafka_ordered_ops.spark.job_checks import (
@@ -250,7 +250,8 @@ class WindowJob:
                 if self._has_spark and self.table is None:
                     window.write(window.read())
                     return window.outputs(None)
-                return [*windows.copy()]
+                windows.copy()
+                return window.outputs(None)
         except Exception as error:
             if windows.stop and self._may_start:
                 # The session was stopped, whatever error Java raises.

@@ -14,12 +14,10 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.host import Stop
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
 from kafka_ordered_ops.spec.engine import Engine
-from kafka_ordered_ops.spec.job_outputs import with_letters
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.decoding.decoder import Decoder
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
@@ -41,8 +39,6 @@ class OpenWindow:
         self._is_closed = False
         #: The records' facts, once all records were returned.
         self.facts: Mapping[str, Any] | None = None
-        #: The records that were left out, once all were read.
-        self._dead_letters: DeadLetters | None = None
 
     @property
     def plan(self) -> WindowPlan:
@@ -113,7 +109,8 @@ class OpenWindow:
 
         def finished(facts: Mapping[str, Any]) -> None:
             self.facts = facts
-            self._dead_letters = None if left_out is None else left_out.letters()
+            if left_out is not None and self.windows.dead_letters is None:
+                self.windows.dead_letters = [left_out.letters()]
 
         resources = ExitStack()
         stream = _Stream(
@@ -207,10 +204,8 @@ class OpenWindow:
         return self.windows.staged is not None
 
     def outputs(self, returned: Any) -> list[Staged]:
-        """Return the outputs of the block or function; see `job_outputs.outputs_of`."""
-        return with_letters(
-            self.plan, self.windows.outputs(returned, self.facts), self._dead_letters
-        )
+        """Return the outputs of the block or function; see `OpenWindows.outputs`."""
+        return self.windows.outputs(returned, self.facts)
 
     def close(self) -> None:
         """End running reads, and remove their temporary files."""

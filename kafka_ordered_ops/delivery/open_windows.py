@@ -16,10 +16,11 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.host import Host
 from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.spec.destination import Destination, Folder
-from kafka_ordered_ops.spec.job_outputs import outputs_of, windows_text
+from kafka_ordered_ops.spec.job_outputs import outputs_of, windows_text, with_letters
 from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.output.writing.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
@@ -77,6 +78,8 @@ class OpenWindows:
         #: Called with the address of the Spark job's page, as soon as it is known; `None` if it is not shown.
         self.on_page: Callable[[str], None] | None = None
         self._page: str | None = None
+        #: The records of each window that become dead letters, once they are known: every read leaves out the same.
+        self.dead_letters: Sequence[DeadLetters] | None = None
         #: The output that was written or reported so far.
         self.staged: list[Staged | Mapping[str, Any]] | None = None
 
@@ -100,7 +103,8 @@ class OpenWindows:
     def read(self, spark: Any = None, *, ordered: bool | None = None) -> Any:
         """Read exactly the windows' records, as one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
 
-        Its column ``window_id`` names the window of each record.
+        Its column ``window_id`` names the window of each record. If bad records become dead letters, the first call finds them,
+        by one more pass over all records.
 
         Args:
             spark: the session. Default: that of the submitted application.
@@ -110,7 +114,7 @@ class OpenWindows:
             ConfigError: there is no session.
             KafkaOrderedOpsError: as `read_windows` does.
         """
-        from kafka_ordered_ops.spark import read_windows
+        from kafka_ordered_ops.spark.read.read import read_good
 
         session = self.spark if spark is None else spark
         if session is None:
@@ -118,14 +122,16 @@ class OpenWindows:
                 f"{windows_text(self.plans)}: there is no Spark session: give one to read(spark)"
             )
         self.show_session(session)
-        return read_windows(
+        frame, self.dead_letters = read_good(
             session,
             self.plans,
             self.client,
             ordered=self.ordered if ordered is None else ordered,
             engine=self.engine,
             local_root=self.local_root,
+            known=self.dead_letters,
         )
+        return frame
 
     def write(self, result: Any, path: str | os.PathLike[str] | None = None) -> list[Any]:
         """Write each window's rows to a separate folder, by default below the `output` of the host, or to its table.
@@ -329,7 +335,7 @@ class OpenWindows:
                 f"{len(self.plans)} windows and {len(outputs)} outputs: report one for each window, in the order of plans"
             )
         if self._submitter is not None:
-            self._submitter(outputs)
+            self._submitter(with_letters(self.plans, outputs, self.dead_letters))
         elif self.place is not None and any(isinstance(output, Mapping) for output in outputs):
             raise ConfigError(
                 f"{windows_text(self.plans)}: report got JSON, and the output goes to {self.place}: write it, or report "
@@ -350,7 +356,8 @@ class OpenWindows:
                 Reported.of(output, facts) if isinstance(output, Mapping) else output
                 for output in self.staged
             ]
-        return outputs_of(self.plans, staged, returned, output=self.place, facts=facts)
+        outputs = outputs_of(self.plans, staged, returned, output=self.place, facts=facts)
+        return with_letters(self.plans, outputs, self.dead_letters)
 
     def staged_below(
         self,

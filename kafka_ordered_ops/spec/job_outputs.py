@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowMismatchError
@@ -20,6 +20,8 @@ from kafka_ordered_ops.output.writing.reported import Reported
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.windows import Staged
+
+_Output = TypeVar("_Output")
 
 
 def outputs_of(
@@ -65,31 +67,37 @@ def outputs_of(
 
 
 def with_letters(
-    plan: WindowPlan, outputs: Sequence[Staged], letters: DeadLetters | None
-) -> list[Staged]:
-    """Return a window's outputs with the records that its reading has left out.
+    plans: Sequence[WindowPlan], outputs: Sequence[_Output], letters: Sequence[DeadLetters] | None
+) -> list[_Output]:
+    """Return the outputs of windows with the records that their reading has left out.
 
     Raises:
         ConfigError: nothing was read to its end, so that these records are not known; or the output cannot name them.
     """
+    known: Sequence[DeadLetters | None] = [None] * len(plans) if letters is None else letters
+    return [
+        _with_letters(plan, output, left_out)
+        for plan, output, left_out in zip(plans, outputs, known, strict=True)
+    ]
+
+
+def _with_letters(plan: WindowPlan, output: _Output, letters: DeadLetters | None) -> _Output:
     if plan.window.dead_letter is None or not plan.offsets:
-        return list(outputs)
-    if letters is None and all(getattr(output, "dead_letters", None) for output in outputs):
-        # The caller has staged the window.
-        return list(outputs)
+        return output
+    if letters is None and getattr(output, "dead_letters", None) is not None:
+        # Staged by the caller, or by an application.
+        return output
     if letters is None:
         raise ConfigError(
             f"{windows_text([plan])}: its records were not read to their end, so it is not known which of them become dead letters. "
-            "Nothing was committed: read all batches of one to_batches() or to_arrow(), or use on_bad='keep'"
+            "Nothing was committed: call read(), or read all batches of one to_batches() or to_arrow(); or use on_bad='keep'"
         )
-    from kafka_ordered_ops.output.writing.staged_output import StagedOutput
-
-    if not all(isinstance(output, StagedOutput | Reported) for output in outputs):
+    if not is_dataclass(output) or not hasattr(output, "dead_letters"):
         raise ConfigError(
             f"{windows_text([plan])}: the output of another sink cannot name the records that become dead letters. Nothing was "
-            "committed: write to a folder, report JSON, or use on_bad='keep'"
+            "committed: write to a folder or a table, report JSON, or use on_bad='keep'"
         )
-    return [replace(output, dead_letters=letters) for output in outputs]  # type: ignore[type-var]
+    return replace(output, dead_letters=letters)  # type: ignore[type-var]
 
 
 def _staged_in(returned: Any) -> Sequence[Staged] | None:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +34,7 @@ from kafka_ordered_ops import (
 )
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import dead_letters
-from kafka_ordered_ops.decoding import DeadLetter, Json
+from kafka_ordered_ops.decoding import DeadLetter
 from kafka_ordered_ops.decoding import left_out as left_out_module
 from kafka_ordered_ops.kafka.ledger import transaction
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -45,6 +43,7 @@ from kafka_ordered_ops.windows import dead_letters as letters_of_windows
 from tests.support.both_worlds import broker as broker
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
+from tests.support.dead_letters import BAD, JSON, fill, ids, places, service, window
 from tests.support.windows_support import BASE_MS, at
 from tests.support.worlds import World
 
@@ -58,58 +57,6 @@ class OwnSink:
 
     def found(self, result: Any) -> None:
         """Finds nothing."""
-
-
-JSON = Json(pa.schema([("id", pa.int64())]))
-CONTENT: list[Any] = [
-    (1, b'{"id": 1}', b'{"id": 1}', ()),
-    (2, b'{"id": 2}', b"{", (("h", b"1"), ("h", None), ("", b""))),
-    (3, b"nothing", b'{"id": 3}', ()),
-    (4, b"nothing", b"nothing", ()),
-    (5, None, None, ()),
-    (6, b'{"id": 6}', b'{"id": 6}', ()),
-]
-
-
-def fill(world: World) -> None:
-    """Writes three good records and three bad ones, and makes the topic for those."""
-    world.create("orders", 2)
-    world.create("bad")
-    world.write_content("orders", 0, CONTENT)
-    world.write_content("orders", 1, CONTENT[:1])
-
-
-def window(world: World, before: float = 100, **more: Any) -> Window:
-    """The window of a time, whose bad records go to the topic."""
-    options: dict[str, Any] = {"starting_offsets": Earliest(), "values": JSON, "keys": JSON}
-    options |= {"on_bad": DeadLetter(world.named("bad"))}
-    return world.window(before, **(options | more))
-
-
-def service(world: World) -> OrderedWindows:
-    """The service of the script's group."""
-    return OrderedWindows(world.settings, world.named("g"))
-
-
-def places(world: World) -> list[tuple[bytes, bytes]]:
-    """Where the dead letters come from, as they say themselves."""
-    facts = [
-        {header["key"]: header["value"] for header in row["headers"]} for row in world.stored("bad")
-    ]
-    return sorted((fact["koo.partition"], fact["koo.offset"]) for fact in facts)
-
-
-BAD = [(b"0", b"1"), (b"0", b"2"), (b"0", b"3")]
-
-
-def ids(folder: Path) -> list[Any]:
-    """The records of all windows that readers see."""
-    files = sorted(folder.glob("*/*.parquet"))
-    return [
-        value and value["id"]
-        for file in files
-        for value in pq.read_table(file)["value"].to_pylist()
-    ]
 
 
 def test_bad_records_are_written_as_they_were(world: World, tmp_path: Path) -> None:
@@ -399,17 +346,17 @@ def test_a_topic_that_is_deleted_before_the_commit_stops_it(world: World, tmp_pa
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param({"job": Application("job.py"), "output": "/lake"}, id="application"),
+        pytest.param({"job": Application("job.py"), "output": None}, id="application"),
         pytest.param({"job": lambda _: None, "output": OwnSink()}, id="sink"),
     ],
 )
 def test_jobs_that_cannot_report_them_are_refused_before_a_window_is_planned(
     memory: World, how: dict[str, Any]
 ) -> None:
-    """Tasks of Spark run again, and a sink of another program has no place for the list."""
+    """A sink of another program has no place for the list."""
     fill(memory)
     windows = service(memory)
-    with pytest.raises(ConfigError, match="cannot report exactly which records"):
+    with pytest.raises(ConfigError, match="cannot report which records"):
         windows.run(window(memory), how["output"], job=how["job"])
     assert windows.list() == []
 

@@ -212,8 +212,8 @@ class Window:
         """Raise `ConfigError` if bad records become dead letters, for a reader that does not report their places."""
         if self.dead_letter is not None:
             raise ConfigError(
-                f"on_bad is {self.on_bad}, and {reader} cannot report exactly which records it leaves out: use run or open "
-                "without Spark, a table or a sink; or on_bad='keep'"
+                f"on_bad is {self.on_bad}, and {reader} cannot report which records it leaves out: use run or open, with a "
+                "folder or a table; or on_bad='keep'"
             )
 
     @property

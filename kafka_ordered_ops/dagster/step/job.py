@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import MetadataValue
@@ -121,7 +122,9 @@ class AssetWindows(OpenWindows):
         if not is_each or not returned.keys() <= {*names, *names.values()}:
             return outputs
         return [
-            Reported.of(returned.get(name, returned.get(key)))
+            replace(
+                Reported.of(returned.get(name, returned.get(key))), dead_letters=output.dead_letters
+            )
             if isinstance(output, Reported)
             else output
             for output, (name, key) in zip(outputs, names.items(), strict=True)

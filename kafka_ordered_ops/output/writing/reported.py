@@ -148,7 +148,11 @@ def result_facts(result: Any) -> dict[str, Any]:
         return {}
     reported = result.get("reported")
     facts = (reported if isinstance(reported, Mapping) else result).get("facts")
-    return dict(facts) if isinstance(facts, Mapping) else {}
+    letters = dead_letters_in(result)
+    return {
+        **(facts if isinstance(facts, Mapping) else {}),
+        **({} if letters is None else {"dead_letters": len(letters.records)}),
+    }
 
 
 def returned_by(result: Any) -> Any:

@@ -174,7 +174,7 @@ def stage_windows(
         sealed = []
         with StageFiles([draft.path for draft in drafts], drafts[0].files, schema) as files:
             for window, rows in tables:
-                leave_out = None if left_out is None else partial(left_out.add, window)
+                leave_out = None if left_out is None else partial(left_out.add_rows, window)
                 files.write(
                     window,
                     rows

@@ -75,7 +75,7 @@ def read_batches(
         else (batch.records for batch in arriving)
     )
     # Last: bytes take less memory and disk than columns.
-    leave_out = None if left_out is None else partial(left_out.add, 0)
+    leave_out = None if left_out is None else partial(left_out.add_rows, 0)
     yield from (
         batches if decoder is None else (decoder.decoded(batch, leave_out) for batch in batches)
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.window.dead_letters import DeadLetters
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.writing.reported import PublishedElsewhere, Reported
@@ -184,6 +185,11 @@ class SubmittedTable:
     def facts(self) -> Facts:
         """``records`` and ``elapsed_ms``."""
         return self.entry.facts
+
+    @property
+    def dead_letters(self) -> DeadLetters | None:
+        """The records that the application has left out."""
+        return self.entry.dead_letters
 
     def to_json(self) -> dict[str, Any]:
         """Return the same JSON for the ledger as a `TableOutput`."""

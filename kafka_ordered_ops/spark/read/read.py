@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kafka_ordered_ops.core.window.dead_letters import DeadLetters
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.decoding.decoder import decoder_of
+from kafka_ordered_ops.decoding.left_out import Without
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
+from kafka_ordered_ops.spark.read.bad_records import find_bad_records
 from kafka_ordered_ops.spark.read.decoded import decoded_frame
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
@@ -87,10 +90,49 @@ def read_windows(
 
     Raises:
         ConfigError: an unknown engine, or one whose requirements the session does not meet; no plan, or plans that
-            cannot be read together or that share offsets; or a missing `local_root` for a session that is not local.
+            cannot be read together or that share offsets; a missing `local_root` for a session that is not local; or bad
+            records become dead letters, which only `run` and `open` can report.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
         RegistryError, AuthenticationError: the schema registry fails, or refuses the credentials.
         ReadError, SpillError, BrokerError: from engine local, or from the sample before sorting, at once.
+    """
+    check_pyspark()
+    check_together(plans)
+    plans[0].window.check_no_dead_letters("read_windows")
+    return read_good(
+        spark,
+        plans,
+        settings,
+        ordered=ordered,
+        engine=engine,
+        local_root=local_root,
+        stall_timeout_s=stall_timeout_s,
+    )[0]
+
+
+def read_good(
+    spark: SparkSession,
+    plans: Sequence[WindowPlan],
+    settings: GivenSettings,
+    *,
+    ordered: bool = False,
+    engine: Engine | str = Engine.PYTHON,
+    local_root: str | os.PathLike[str] | None = None,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+    known: Sequence[DeadLetters] | None = None,
+) -> tuple[DataFrame, Sequence[DeadLetters] | None]:
+    """Return what `read_windows` returns, and the records of each window that are not in it because they become dead letters.
+
+    The latter are found by one more pass over all records, before this function returns; None if the windows have no topic for
+    them.
+
+    Args:
+        spark, plans, settings, ordered, engine, local_root, stall_timeout_s: as for `read_windows`.
+        known: the records that an earlier read has left out, which are left out again.
+
+    Raises:
+        DecodeError: there are too many of them.
+        ConfigError, ReadError, SpillError, BrokerError: as `read_windows` does.
     """
     check_pyspark()
     settings = ClientSettings.of(settings)
@@ -98,11 +140,17 @@ def read_windows(
     check_together(plans)
     check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
-    plans[0].window.check_no_dead_letters("Spark")
     decoder = decoder_of(plans[0].window, settings)
     if engine is Engine.LOCAL:
         frame = read_staged(reading, ordered=ordered, local_root=local_root)
+        read = frame
     else:
         read = frame_of(engine, reading)
         frame = in_order(reading, read) if ordered else read.drop(WINDOW_NUMBER)
-    return frame if decoder is None else decoded_frame(frame, decoder)
+    if decoder is None:
+        return frame, None
+    limit = plans[0].window.dead_letter
+    if limit is not None and known is None:
+        unordered = read.drop(WINDOW_NUMBER)
+        known = find_bad_records(unordered, decoder, limit, reading.window_ids)
+    return decoded_frame(frame, decoder, Without(known or ())), known

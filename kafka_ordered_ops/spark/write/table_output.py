@@ -9,6 +9,11 @@ from typing import Any, Final, Literal, TypeVar
 
 from kafka_ordered_ops.core.errors import FewerRecordsError, OutputOwnedError, SinkError
 from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text, Texts
+from kafka_ordered_ops.core.window.dead_letters import (
+    DeadLetters,
+    StoredDeadLetters,
+    with_dead_letters,
+)
 from kafka_ordered_ops.core.window.ownership import check_may_replace, check_newest, fewer_error
 from kafka_ordered_ops.output.versions import check_output_version
 from kafka_ordered_ops.output.writing.staged_output import Facts
@@ -44,6 +49,8 @@ class TableOutput:
     #: Whether this output has been published to the table. The ledger records it, because the table forgets its commits
     #: when the retention of its log or snapshots ends.
     published: bool = False
+    #: The records that the job has left out, if the window's bad records become dead letters.
+    dead_letters: DeadLetters | None = None
 
     @property
     def table(self) -> str:
@@ -146,7 +153,9 @@ class TableOutput:
     def entry(self) -> KeptOutput:
         """The output as the ledger stores it."""
         target, kind = self.format.target, self.format.facts.format
-        return KeptOutput(target, kind, self.write, self.facts, self.basis, self.published)
+        return KeptOutput(
+            target, kind, self.write, self.facts, self.basis, self.published, self.dead_letters
+        )
 
     # --- publishing ----------------------------------------------------------------------------------
 
@@ -360,10 +369,11 @@ class KeptOutput:
     facts: Facts
     basis: int | None
     published: bool
+    dead_letters: DeadLetters | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON."""
-        return {
+        result = {
             "version": TABLE_VERSION,
             **self.target.to_json(),
             "format": self.format,
@@ -374,6 +384,7 @@ class KeptOutput:
             "facts": dict(self.facts),
             "published": self.published,
         }
+        return with_dead_letters(result, self.dead_letters)
 
     @classmethod
     def from_json(cls, result: Mapping[str, Any]) -> KeptOutput | None:
@@ -389,8 +400,16 @@ class KeptOutput:
             write = replace(
                 stored.write.write, replaces=stored.replaces, allow_fewer=stored.allow_fewer
             )
-            facts = stored.facts.fields()
-            return cls(stored.target, stored.format, write, facts, stored.basis, stored.published)
+            letters = None if stored.dead_letters is None else stored.dead_letters.value
+            return cls(
+                stored.target,
+                stored.format,
+                write,
+                stored.facts.fields(),
+                stored.basis,
+                stored.published,
+                letters,
+            )
         except JsonError:
             return None
 
@@ -411,3 +430,4 @@ class _Stored(StoredTable, frozen=True):
     allow_fewer: bool
     facts: _StoredFacts
     published: bool
+    dead_letters: StoredDeadLetters | None = None

@@ -246,7 +246,9 @@ class TableSink:
     def reopened(self, entry: KeptOutput) -> TableOutput:
         """Return an earlier attempt's output as it was staged, whatever mode is set now; the table is not read."""
         format_ = _FORMATS[entry.format](self._facts, entry.target)
-        return TableOutput(format_, entry.write, entry.facts, entry.basis, entry.published)
+        return TableOutput(
+            format_, entry.write, entry.facts, entry.basis, entry.published, entry.dead_letters
+        )
 
     def check_copy(self, records: pa.Schema | None = None) -> None:
         """Raise `ConfigError` unless unchanged records can fill the table's columns.

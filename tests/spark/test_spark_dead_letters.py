@@ -1,0 +1,100 @@
+"""Records that Spark's tasks cannot decode: each becomes one dead letter, however often its task runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kafka_ordered_ops import ConfigError, Copy, DecodeError
+from kafka_ordered_ops.delivery.host import Host, Stop
+from kafka_ordered_ops.delivery.open_windows import OpenWindows
+from kafka_ordered_ops.spark import read_windows
+from kafka_ordered_ops.spec.destination import Folder
+from kafka_ordered_ops.spec.engine import Engine
+from kafka_ordered_ops.windows import OrderedWindows as Service
+from tests.support.both_worlds import broker as broker
+from tests.support.dead_letters import BAD, fill, ids, places, service, window
+from tests.support.spark_support import ENGINES, spark
+from tests.support.worlds import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["spark"]  # a fixture
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_leaves_out_the_same(
+    broker: World, spark: SparkSession, tmp_path: Path, engine: Engine, ordered: bool
+) -> None:
+    """The good records are published, the bad ones are in the topic, and the result counts both."""
+    fill(broker)
+    windows, lake, job = service(broker), tmp_path / "lake", Copy(engine, ordered=ordered)
+    result = windows.run(window(broker), lake, job=job, spark=spark, window_id="w")
+    assert (result.records, result.dead_letters) == (4, 3)
+    assert places(broker) == BAD
+    assert sorted(ids(lake), key=str) == [1, 1, 6, None]
+    again = windows.run(window(broker), lake, job=job, spark=spark, window_id="w")
+    assert (again.ran, again.dead_letters, places(broker)) == (False, 3, BAD)
+
+
+def test_a_function_reads_only_good_records(
+    broker: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each read leaves out the same, with Spark and without; a job that reads nothing commits nothing."""
+    fill(broker)
+    windows, lake = service(broker), tmp_path / "lake"
+
+    def counts(opened: Any) -> None:
+        frame = opened.read()
+        assert (frame.count(), opened.read(ordered=True).count()) == (4, 4)
+        assert opened.to_arrow().num_rows == 4
+        opened.write(frame.where("partition = 1"))
+
+    with pytest.raises(ConfigError, match="not read to their end"):
+        windows.run(window(broker), job=lambda _: None, spark=spark, window_id="w")
+    assert places(broker) == []
+    windows.run(window(broker), lake, job=counts, spark=spark, window_id="w")
+    assert (ids(lake), places(broker)) == ([1], BAD)
+
+
+def test_windows_of_one_pass_each_have_theirs(
+    broker: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As a step of Dagster reads them, together, and the limit is that of each window."""
+    fill(broker)
+    limited = f"dead_letter:{broker.named('bad')}:2"
+    asked = [window(broker, before, on_bad=limited) for before in (2.5, 100)]
+    with Service(broker.settings, broker.named("g")) as steps:
+        plans = steps.plan_many(asked, ["early", "late"])
+        host = Host(Stop("the test"), "", print)
+        opened = OpenWindows(plans, steps.settings, Folder(tmp_path / "lake"), host)
+        opened.spark = spark
+        opened.write(opened.read())
+        steps.commit_many(plans, opened.outputs(None))
+    assert places(broker) == BAD
+    assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
+
+
+def test_too_many_stop_the_window(broker: World, spark: SparkSession, tmp_path: Path) -> None:
+    """Before its job runs; the error names the first one."""
+    fill(broker)
+    windows = service(broker)
+    limited = window(broker, on_bad=f"dead_letter:{broker.named('bad')}:2")
+    with pytest.raises(DecodeError, match=r"at least 3, and max_bad is 2.*\[0\] at offset 1"):
+        windows.run(limited, tmp_path / "lake", spark=spark, window_id="w")
+    assert (places(broker), ids(tmp_path / "lake")) == ([], [])
+
+
+def test_a_read_that_reports_nothing_is_refused(broker: World, spark: SparkSession) -> None:
+    """The caller of `read_windows` would not know which records are missing."""
+    fill(broker)
+    with Service(broker.settings, broker.named("g")) as steps:
+        plan = steps.plan(window(broker), "w")
+        with pytest.raises(ConfigError, match="cannot report which records"):
+            read_windows(spark, [plan], broker.settings)
