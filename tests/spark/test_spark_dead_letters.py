@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +18,9 @@ from kafka_ordered_ops.spec.destination import Folder
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.windows import OrderedWindows as Service
 from tests.support.both_worlds import broker as broker
-from tests.support.dead_letters import BAD, fill, ids, places, service, window
-from tests.support.spark_support import ENGINES, spark
+from tests.support.dead_letters import BAD, die_at_commit, fill, ids, places, service, window
+from tests.support.spark_support import ENGINES, java_home, spark
+from tests.support.windows_support import at
 from tests.support.worlds import World
 
 if TYPE_CHECKING:
@@ -98,3 +102,35 @@ def test_a_read_that_reports_nothing_is_refused(broker: World, spark: SparkSessi
         plan = steps.plan(window(broker), "w")
         with pytest.raises(ConfigError, match="cannot report which records"):
             read_windows(spark, [plan], broker.settings)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_is_killed_at_the_commit_leaves_each_once(
+    broker: World, spark: SparkSession, tmp_path: Path, when: str
+) -> None:
+    """Before it is committed, and after; the next run completes the window."""
+    fill(broker)
+    die_at_commit(broker, tmp_path / "lake", when, 2, {"java_home": java_home()})
+    service(broker).run(window(broker), tmp_path / "lake", spark=spark, window_id="w")
+    assert places(broker) == BAD
+    assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
+
+
+@pytest.mark.long
+def test_executors_that_are_killed_leave_each_once(broker: World, tmp_path: Path) -> None:
+    """One in the pass that finds the bad records, one in the job's own, with speculative tasks beside."""
+    fill(broker)
+    names = [broker.named(name) for name in ("g", "orders", "bad")]
+    arguments = [broker.settings.bootstrap_servers, *names, at(100).isoformat(), str(tmp_path)]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.lost_executors_script", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        env={**os.environ, "JAVA_HOME": java_home(), "PYSPARK_PYTHON": sys.executable},
+    )
+    assert run.returncode == 0, run.stderr
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["finds", "job"]
+    assert places(broker) == BAD
+    assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.decoding import DeadLetter, Json
+from tests.support.windows_support import at
 from tests.support.worlds import World
 
 JSON = Json(pa.schema([("id", pa.int64())]))
@@ -62,3 +67,56 @@ def ids(folder: Path) -> list[Any]:
         for file in files
         for value in pq.read_table(file)["value"].to_pylist()
     ]
+
+
+#: Delivers one window in a process that kills itself at the nth commit_transaction.
+VICTIM = """
+import json, os, signal, sys
+from datetime import datetime
+import kafka_ordered_ops.kafka.ledger.transaction as transaction
+from kafka_ordered_ops import Earliest, OrderedWindows, Table, Window
+
+bootstrap, group, topic, bad, cutoff, output, when, fatal, session = sys.argv[1:]
+calls = 0
+
+class Producer(transaction.Producer):
+    def commit_transaction(self, *args):
+        global calls
+        calls += 1
+        if calls == int(fatal) and when == "before":
+            self.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().commit_transaction(*args)
+        if calls == int(fatal):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+transaction.Producer = Producer
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
+window = Window(
+    [topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest(),
+    values="json:id int64", keys="json:id int64", on_bad="dead_letter:" + bad,
+)
+spark = None
+if session != "null":
+    from kafka_ordered_ops.spark.session import local_session
+    spark = local_session("victim", cores=1, memory="1g", **json.loads(session))
+if output.startswith("delta."):
+    output = Table(output)
+windows.run(window, output, spark=spark, window_id="w")
+raise SystemExit("still alive")
+"""
+
+
+def die_at_commit(
+    world: World, output: Path | str, when: str, fatal: int, session: dict[str, Any] | None = None
+) -> None:
+    """Runs the window in such a process, with a session of Spark if there are arguments for one."""
+    names = [world.named(name) for name in ("g", "orders", "bad")]
+    more = [at(100).isoformat(), str(output), when, str(fatal), json.dumps(session)]
+    run = subprocess.run(
+        [sys.executable, "-c", VICTIM, world.settings.bootstrap_servers, *names, *more],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == -signal.SIGKILL, run.stderr

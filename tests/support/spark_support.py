@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
 import uuid
@@ -85,11 +86,14 @@ def spark41_conf() -> dict[str, str]:
 
 
 def _java_home() -> Path | None:
-    if shutil.which("java"):
-        return None
+    return None if shutil.which("java") else Path(java_home())
+
+
+def java_home() -> str:
+    """The Java of sessions in other processes."""
     from kafka_ordered_ops.embedded import java_home_for_spark
 
-    return Path(java_home_for_spark())
+    return os.environ.get("JAVA_HOME") or str(java_home_for_spark())
 
 
 @dataclass(frozen=True, order=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +40,7 @@ from kafka_ordered_ops.windows import dead_letters as letters_of_windows
 from tests.support.both_worlds import broker as broker
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
-from tests.support.dead_letters import BAD, JSON, fill, ids, places, service, window
+from tests.support.dead_letters import BAD, JSON, die_at_commit, fill, ids, places, service, window
 from tests.support.windows_support import BASE_MS, at
 from tests.support.worlds import World
 
@@ -407,38 +404,6 @@ def test_a_commit_without_an_answer_writes_them_once_model(
         assert ids(tmp_path / "lake") == [1]
 
 
-#: Delivers one window in a process that kills itself at the nth commit_transaction.
-VICTIM = """
-import os, signal, sys
-from datetime import datetime
-import kafka_ordered_ops.kafka.ledger.transaction as transaction
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-
-bootstrap, group, topic, bad, cutoff, folder, when, fatal = sys.argv[1:]
-calls = 0
-
-class Producer(transaction.Producer):
-    def commit_transaction(self, *args):
-        global calls
-        calls += 1
-        if calls == int(fatal) and when == "before":
-            self.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().commit_transaction(*args)
-        if calls == int(fatal):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-transaction.Producer = Producer
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
-window = Window(
-    [topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest(),
-    values="json:id int64", keys="json:id int64", on_bad="dead_letter:" + bad,
-)
-windows.run(window, folder, window_id="w")
-raise SystemExit("still alive")
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("fatal", [pytest.param(2, id="commit"), pytest.param(3, id="publish")])
@@ -447,13 +412,7 @@ def test_a_kill_at_the_commit_leaves_each_dead_letter_once(
 ) -> None:
     """Before it is committed, and after; the next run completes the window."""
     fill(broker)
-    names = [broker.named(name) for name in ("g", "orders", "bad")]
-    bootstrap = broker.settings.bootstrap_servers
-    arguments = [bootstrap, *names, at(100).isoformat(), str(tmp_path / "lake"), when, str(fatal)]
-    run = subprocess.run(
-        [sys.executable, "-c", VICTIM, *arguments], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == -signal.SIGKILL, run.stderr
+    die_at_commit(broker, tmp_path / "lake", when, fatal)
     service(broker).run(window(broker), tmp_path / "lake", window_id="w")
     assert places(broker) == BAD
     assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
