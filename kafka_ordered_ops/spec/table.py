@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from kafka_ordered_ops.core.arguments import as_names, check_flag, shown
+from kafka_ordered_ops.core.arguments import as_names, check_choice, check_flag, shown
 from kafka_ordered_ops.core.cluster.names import check_whole
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.masked import masked, shown_fields
@@ -28,6 +28,15 @@ class TableMode(StrEnum):
     MERGE = "merge"
 
 
+class SchemaEvolution(StrEnum):
+    """What happens to columns of the rows that the table does not have."""
+
+    #: They are refused, before the window is planned where its records are copied.
+    NONE = "none"
+    #: They are added to the table, and may be null.
+    ADD = "add"
+
+
 @dataclass(frozen=True, repr=False)
 class Table:
     """An existing Delta or Iceberg table, and how a window's rows are written to it.
@@ -40,6 +49,8 @@ class Table:
         keys: the columns that identify a row, for ``merge``.
         delete_tombstones: with ``merge``, a row whose ``value`` is null, or that `Debezium` marks as ``__deleted``, deletes the
             row with its key.
+        schema_evolution: ``add`` adds columns and nested fields that the table does not have, and leaves those null that rows do
+            not have. Types of columns never change. ``none`` refuses both.
         conf: settings of the Spark session that is started to write the table if the caller does not pass one, such as
             its catalog.
 
@@ -51,12 +62,13 @@ class Table:
     mode: TableMode | str = TableMode.APPEND
     keys: str | Sequence[str] = ()
     delete_tombstones: bool = False
+    schema_evolution: SchemaEvolution | str = SchemaEvolution.NONE
     # Not part of the table's identity: another process may need other settings.
     conf: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "conf", if_literal(self.conf, conf_of))
-        if is_literal((self.name, self.mode, self.keys)):
+        if is_literal((self.name, self.mode, self.keys, self.schema_evolution)):
             self._check()
 
     def _check(self) -> None:
@@ -74,6 +86,8 @@ class Table:
             raise ConfigError(f"keys names a column twice: {', '.join(keys)}")
         object.__setattr__(self, "keys", keys)
         check_flag(self.delete_tombstones, what="delete_tombstones")
+        evolution = check_choice(self.schema_evolution, SchemaEvolution, what="schema_evolution")
+        object.__setattr__(self, "schema_evolution", evolution)
         is_merge = self.mode is TableMode.MERGE
         if is_merge and not keys:
             raise ConfigError(
@@ -92,8 +106,14 @@ class Table:
             mode=str(self.mode),
             keys=self.keys,
             delete_tombstones=self.delete_tombstones or None,
+            schema_evolution=str(self.schema_evolution) if self.adds_columns else None,
             conf=masked(self.conf),
         )
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether columns are added that the table does not have."""
+        return self.schema_evolution == SchemaEvolution.ADD
 
     def names(self, full_name: str) -> bool:
         """Return whether a table's full name, which only a session knows, may be the full form of this name."""
@@ -111,6 +131,7 @@ class Table:
             "mode": str(self.mode),
             "keys": list(self.keys),
             "delete_tombstones": self.delete_tombstones,
+            "schema_evolution": str(self.schema_evolution),
         }
 
 
@@ -121,12 +142,15 @@ class StoredTable(Stored, frozen=True):
     mode: Text
     keys: Texts
     delete_tombstones: bool
+    schema_evolution: Text
 
     @property
     def target(self) -> Table:
         """The table; raises `JsonError` for an invalid one."""
         try:
-            return Table(self.table, self.mode, self.keys, self.delete_tombstones)
+            return Table(
+                self.table, self.mode, self.keys, self.delete_tombstones, self.schema_evolution
+            )
         except ConfigError as error:
             raise JsonError(str(error)) from error
 

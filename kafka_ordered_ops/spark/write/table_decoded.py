@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
@@ -31,14 +31,22 @@ def is_field(name: str) -> bool:
     return not (name in SPARK_SCHEMA.names or name.startswith("__") or name in _ABOUT)
 
 
-def decoded_types(records: pa.Schema, undecoded: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of decoded records in Spark's SQL, with those that are given for columns that stay as they are."""
+def decoded_types(
+    records: pa.Schema, undecoded: Mapping[str, str], known: Callable[[str, Any], Any]
+) -> dict[str, str]:
+    """Return the types of decoded records in Spark's SQL, with those that are given for columns that stay as they are.
+
+    Args:
+        records: the columns.
+        undecoded: the types of columns that stay as they are.
+        known: takes a name and a type, and returns the type to use.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from kafka_ordered_ops.decoding.plain_types import plain_columns
 
     schema = from_arrow_schema(plain_columns(records), prefer_timestamp_ntz=True)
-    types = {field.name: sql_type(field.dataType) for field in schema.fields}
+    types = {field.name: sql_type(known(field.name, field.dataType)) for field in schema.fields}
     for name, type_ in undecoded.items():
         index = RECORD_SCHEMA.get_field_index(name)
         is_same = index >= 0 and name in types

@@ -120,18 +120,19 @@ class TableFacts:
         return self.full_name.partition(".")[0]
 
     @cached_property
-    def _schema(self) -> Any:
+    def schema(self) -> Any:
+        """The table's schema in Spark."""
         return self.spark.table(self.table).schema
 
     @cached_property
     def fields(self) -> dict[str, Any]:
         """The table's columns with their types, in order."""
-        return {field.name: field.dataType for field in self._schema.fields}
+        return {field.name: field.dataType for field in self.schema.fields}
 
     @cached_property
     def rules(self) -> dict[str, str]:
         """The conditions for each row, by name: NOT NULL columns, and Delta's CHECK constraints and generated columns."""
-        rules = required(self._schema)
+        rules = required(self.schema)
         if self.format == "delta":
             for name, text in self.properties.items():
                 if name.startswith(_CHECK):
@@ -145,7 +146,7 @@ class TableFacts:
     @cached_property
     def required_inside(self) -> list[str]:
         """The paths within columns that are NOT NULL."""
-        return required_inside(self._schema)
+        return required_inside(self.schema)
 
     @cached_property
     def properties(self) -> dict[str, str]:
@@ -234,6 +235,11 @@ class TableFacts:
             return (rows if limit is None else rows.limit(limit)).count()
 
         return beside_others(counted)
+
+    def forget(self) -> None:
+        """Forget what was read of the table, whose columns have changed."""
+        for name in ("schema", "fields", "columns", "rules", "required_inside", "delta_columns"):
+            self.__dict__.pop(name, None)
 
     def refresh(self, name: str) -> None:
         """Refresh the session's view of a table: before it is read, and after each change.

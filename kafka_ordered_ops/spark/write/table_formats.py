@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.output.versions import check_output_version
 from kafka_ordered_ops.spark.write.table_errors import GONE
+from kafka_ordered_ops.spark.write.table_evolution import Addition
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, literal, quoted
 from kafka_ordered_ops.spark.write.table_stages import (
     DELETED_COLUMN,
@@ -78,6 +79,9 @@ class TableFormat(Protocol):
             since: the basis at the time of staging: the table must remember its commits from there on.
         """
 
+    def add_early(self, added: Sequence[Addition]) -> tuple[Addition, ...]:
+        """Add columns, unless the format adds them in the commit of the rows; return those that `show` adds."""
+
     def basis(self) -> int | None:
         """Return the state that a later `look` needs to reach back to."""
 
@@ -127,9 +131,18 @@ def told_by(text: str, table: str, key: str | None = None) -> Any:
     return value
 
 
-def merge_statement(facts: TableFacts, target: Table, rows: str) -> str:
-    """Return the statement that upserts rows by key, but keeps newer rows of the table."""
-    names = list(facts.fields)
+def merge_statement(
+    facts: TableFacts, target: Table, rows: str, names: Sequence[str] | None = None
+) -> str:
+    """Return the statement that upserts rows by key, but keeps newer rows of the table.
+
+    Args:
+        facts: the table.
+        target: the mode's options.
+        rows: the staged rows, in SQL.
+        names: the columns of these rows, if the table does not have all of them yet.
+    """
+    names = names or list(facts.fields)
     keys = [facts.columns[facts.folded(key)] for key in target.keys]
     same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
     newer = _newer(facts)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.spark.write.table_errors import beside_others
+from kafka_ordered_ops.spark.write.table_evolution import Addition, add_columns
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
@@ -74,6 +76,14 @@ class Iceberg:
         if self.target.mode is not TableMode.APPEND:
             self._staging.check()
             self._warn_of_isolation()
+
+    def add_early(self, added: Sequence[Addition]) -> tuple[Addition, ...]:
+        """Add columns in a commit of their own: Iceberg's writer commits a changed schema before the rows; see `TableFormat`."""
+        if added:
+            beside_others(partial(self.facts.spark.sql, add_columns(added, self.facts.table)))
+            self.facts.refresh(self.facts.table)
+            self.facts.forget()
+        return ()
 
     def basis(self) -> int | None:
         """Return the table's current snapshot; None if it has none."""

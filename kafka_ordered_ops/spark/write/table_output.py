@@ -23,6 +23,7 @@ from kafka_ordered_ops.spark.write.table_errors import (
     is_conflict,
     table_errors,
 )
+from kafka_ordered_ops.spark.write.table_evolution import StoredAddition
 from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState, is_repeatable
 from kafka_ordered_ops.spark.write.table_write import StoredWrite, TableWrite
 from kafka_ordered_ops.spec.table import StoredTable, Table, TableMode
@@ -381,6 +382,7 @@ class KeptOutput:
             "write": self.write.to_json(),
             "replaces": list(self.write.replaces),
             "allow_fewer": self.write.allow_fewer,
+            "adds": [each.to_json() for each in self.write.adds],
             "facts": dict(self.facts),
             "published": self.published,
         }
@@ -398,7 +400,10 @@ class KeptOutput:
         try:
             stored = _Stored.parse(dict(result), "result")
             write = replace(
-                stored.write.write, replaces=stored.replaces, allow_fewer=stored.allow_fewer
+                stored.write.write,
+                replaces=stored.replaces,
+                allow_fewer=stored.allow_fewer,
+                adds=tuple(each.value for each in stored.adds),
             )
             letters = None if stored.dead_letters is None else stored.dead_letters.value
             return cls(
@@ -428,6 +433,7 @@ class _Stored(StoredTable, frozen=True):
     write: StoredWrite
     replaces: Texts
     allow_fewer: bool
+    adds: tuple[StoredAddition, ...]
     facts: _StoredFacts
     published: bool
     dead_letters: StoredDeadLetters | None = None

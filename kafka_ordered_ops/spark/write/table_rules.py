@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -74,13 +75,19 @@ def _each(
 
 
 def misfits(
-    actual: Any, expected: Any, folded: Callable[[str], str], path: str = ""
+    actual: Any,
+    expected: Any,
+    folded: Callable[[str], str],
+    path: str = "",
+    *,
+    may_evolve: bool = False,
 ) -> Iterator[str]:
     """Yield how a value's type differs from a column's: missing and unknown fields, and values of another kind.
 
     Spark silently fills in nulls for a missing field of a struct. Spark itself decides whether one simple type can be stored
-    as another.
+    as another. With `may_evolve`, unknown fields are added, and missing ones are null where they may be.
     """
+    below: Any = partial(misfits, folded=folded, may_evolve=may_evolve)
     kinds = [kind.typeName() for kind in (actual, expected)]
     if kinds[0] == "void":
         return
@@ -90,25 +97,26 @@ def misfits(
         return
     match kinds[1]:
         case "struct":
-            actual_fields = _by_name(actual, folded)
-            expected_fields = _by_name(expected, folded)
+            actual_fields = by_name(actual, folded)
+            expected_fields = by_name(expected, folded)
             for name, field in expected_fields.items():
-                below = f"{path}.{field.name}"
-                if name not in actual_fields:
-                    yield f"{below} is missing"
-                else:
-                    yield from misfits(actual_fields[name].dataType, field.dataType, folded, below)
+                inner = f"{path}.{field.name}"
+                if name in actual_fields:
+                    yield from below(actual_fields[name].dataType, field.dataType, path=inner)
+                elif not (may_evolve and field.nullable):
+                    yield f"{inner} is missing"
             for name, field in actual_fields.items():
-                if name not in expected_fields:
+                if name not in expected_fields and not may_evolve:
                     yield f"{path}.{field.name} is not in the table"
         case "array":
-            yield from misfits(actual.elementType, expected.elementType, folded, f"{path}.element")
+            yield from below(actual.elementType, expected.elementType, path=f"{path}.element")
         case "map":
             yield from misfits(actual.keyType, expected.keyType, folded, f"{path}.key")
-            yield from misfits(actual.valueType, expected.valueType, folded, f"{path}.value")
+            yield from below(actual.valueType, expected.valueType, path=f"{path}.value")
 
 
-def _by_name(kind: StructType, folded: Callable[[str], str]) -> Mapping[str, StructField]:
+def by_name(kind: StructType, folded: Callable[[str], str]) -> Mapping[str, StructField]:
+    """Return the fields of a struct by their folded names."""
     return {folded(field.name): field for field in kind.fields}
 
 

@@ -11,8 +11,15 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.spark.write.table_errors import beside_others
+from kafka_ordered_ops.spark.write.table_evolution import (
+    Addition,
+    add_columns,
+    additions,
+    clash,
+    columns_as,
+    evolved,
+)
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
-from kafka_ordered_ops.spark.write.table_rules import sql_type
 from kafka_ordered_ops.spark.write.table_write import (
     METADATA_BYTES_MAX,
     StoredWrite,
@@ -103,6 +110,12 @@ class StagingTable:
         from pyspark.sql import functions as f
 
         self.make()
+        if write.adds:
+            self._add_for(rows, write.adds)
+            # Other windows may have staged other fields.
+            staged = self._spark.table(self.name).drop(*STAGE_COLUMNS).schema
+            columns = columns_as(rows.schema, staged, self._facts.folded)
+            rows = rows.selectExpr(*columns, DELETED_COLUMN)
         rows = rows.withColumn(KEY_COLUMN, f.lit(write.window_key))
         rows = rows.withColumn(WINDOW_COLUMN, f.lit(write.window_id))
         rows.withColumn(WRITE_COLUMN, f.lit(write.name)).writeTo(self.name).append()
@@ -112,10 +125,10 @@ class StagingTable:
         """Return the rows of a write."""
         return self._of_write(self._facts.spark, write)
 
-    def statement(self, write: TableWrite) -> str:
-        """Return the rows of a write as a part of a statement."""
+    def statement(self, write: TableWrite, columns: str = "*") -> str:
+        """Return columns of the rows of a write as a part of a statement."""
         return (
-            f"(SELECT * FROM {self.name} WHERE {KEY_COLUMN} = {literal(write.window_key)} "
+            f"(SELECT {columns} FROM {self.name} WHERE {KEY_COLUMN} = {literal(write.window_key)} "
             f"AND {WRITE_COLUMN} = {literal(write.name)})"
         )
 
@@ -184,25 +197,40 @@ class StagingTable:
                 # A stale table is replaced: its rows are lost, and their windows are read again.
                 writer.createOrReplace()
             else:
-                self._take_up_new_columns(like)
+                # Columns that were added to the table since.
+                staged = self._spark.table(self.name).schema
+                self._add([*additions(like.schema, staged, self._facts.folded)])
         self._is_made = True
 
     def _is_stale(self, like: DataFrame) -> bool:
-        """Return whether the staging table has a column that was dropped, renamed or changed in the table."""
-        kinds = {self._facts.folded(field.name): sql_type(field.dataType) for field in like.schema}
-        fields = self._spark.table(self.name).schema.fields
-        return any(
-            kinds.get(self._facts.folded(field.name)) != sql_type(field.dataType)
-            for field in fields
-        )
+        """Return whether the staging table has a column that was dropped, renamed or changed in the table.
 
-    def _take_up_new_columns(self, like: DataFrame) -> None:
-        """Add the columns that were added to the table after its staging table was created."""
-        there = {self._facts.folded(name) for name in self._spark.table(self.name).columns}
-        for field in like.schema.fields:
-            if self._facts.folded(field.name) not in there:
-                column = f"{quoted(field.name)} {sql_type(field.dataType)}"
-                self._spark.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({column})")
+        In Delta, a column that the table does not have may be one that a window adds.
+        """
+        staged, folded = self._spark.table(self.name).schema, self._facts.folded
+        if clash(staged, like.schema, folded):
+            return True
+        if self._facts.format == "delta":
+            known = set(map(folded, like.columns))
+            return not all(field.nullable or folded(field.name) in known for field in staged)
+        return any(additions(staged, like.schema, folded))
+
+    def _add_for(self, rows: DataFrame, added: Sequence[Addition]) -> None:
+        """Add the columns and fields that a window adds to the table."""
+        staged, folded = self._spark.table(self.name).schema, self._facts.folded
+        wanted = evolved(self._facts.schema, rows.schema, folded, {each.path for each in added})
+        if clash(wanted, staged, folded):
+            names = ", ".join(each.name for each in added)
+            raise ConfigError(
+                f"rows add {names} to {self._facts.table}, and an earlier window has staged one of them with another type in "
+                f"{self.name}. Finish or abandon that window, then drop that table"
+            )
+        self._add([*additions(wanted, staged, folded)])
+
+    def _add(self, missing: Sequence[Addition]) -> None:
+        if missing:
+            beside_others(partial(self._spark.sql, add_columns(missing, self.name)))
+            self._facts.refresh(self.name)
 
     def _remove(self, write: TableWrite, name: str) -> None:
         # By partition columns alone, so that no file is read. It is fine if another process removes the rows first.

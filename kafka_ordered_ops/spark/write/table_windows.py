@@ -28,6 +28,7 @@ def table_sink(spark: SparkSession, target: Table) -> TableSink:
         target.mode,
         keys=target.keys,
         delete_tombstones=target.delete_tombstones,
+        schema_evolution=target.schema_evolution,
     )
 
 

@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Count, JsonError, Stored, Text
 from kafka_ordered_ops.core.window.ownership import OutputOwner, Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.spark.write.table_evolution import Addition
 from kafka_ordered_ops.spec.table import TableMode
 
 #: A claim id becomes part of a write's name, and so of statements.
@@ -45,6 +46,8 @@ class TableWrite:
     replaces: tuple[str, ...] = field(default=(), compare=False)
     #: Whether these rows may replace a larger number of rows.
     allow_fewer: bool = field(default=False, compare=False)
+    #: The columns and fields that the table gets with these rows. From the ledger, and not part of the identity.
+    adds: tuple[Addition, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not _CLAIM_ID.fullmatch(self.claim_id) or not _TOKEN.fullmatch(self.token):

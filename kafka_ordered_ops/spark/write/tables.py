@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +32,13 @@ from kafka_ordered_ops.spark.write.table_decoded import (
 )
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
+from kafka_ordered_ops.spark.write.table_evolution import (
+    Addition,
+    additions,
+    columns_as,
+    common,
+    evolved,
+)
 from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
 from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableFormat
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
@@ -40,7 +47,7 @@ from kafka_ordered_ops.spark.write.table_rules import misfits
 from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
-from kafka_ordered_ops.spec.table import Table, TableMode
+from kafka_ordered_ops.spec.table import SchemaEvolution, Table, TableMode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +112,8 @@ class TableSink:
         keys: the columns that identify a row, for ``merge``.
         delete_tombstones: with ``merge``, a row whose ``value`` is null, or that `Debezium` marks as ``__deleted``, deletes the
             row with its key.
+        schema_evolution: ``add`` adds columns and nested fields that the table does not have: in Delta in the commit that shows
+            the rows, in Iceberg in a commit of its own as the rows are staged.
 
     Raises:
         ConfigError: an invalid argument, a missing table, a table that is neither Delta nor Iceberg, or a table or
@@ -119,10 +128,11 @@ class TableSink:
         *,
         keys: str | Sequence[str] = (),
         delete_tombstones: bool = False,
+        schema_evolution: SchemaEvolution | str = SchemaEvolution.NONE,
     ) -> None:
         check_pyspark()
         check_spark(spark)
-        target = Table(table, mode, keys, delete_tombstones)
+        target = Table(table, mode, keys, delete_tombstones, schema_evolution)
         self.spark = write_session(spark)
         self._facts = TableFacts.of(self.spark, target.name, spark)
         self.target = replace(target, name=self._facts.table)
@@ -187,7 +197,7 @@ class TableSink:
         started = time.monotonic()
         write, observation = TableWrite.of(plan), Observation()
         with table_errors(f"window {plan.window_id} cannot be written to {self.target.name}"):
-            rows = self._rows(in_session(df, self.spark), write)
+            rows, write = self._rows(in_session(df, self.spark), write)
             output = self._output(write, self.format.basis())
             aggregates = [
                 f.bool_or(f.col(quoted(key)).isNull()).alias(f"null_{number}")
@@ -256,18 +266,20 @@ class TableSink:
         Args:
             records: the columns of the records, if they are decoded.
         """
-        types = _RECORD_COLUMNS if records is None else decoded_types(records, _RECORD_COLUMNS)
+        types = self._record_types(records)
         record_columns = {self._facts.folded(name): type_ for name, type_ in types.items()}
         self._check_marks(types)
         self._check_fields(types)
+        names = {k: v for k, v in self._facts.columns.items() if k in record_columns}
         if missing := [
-            name for folded, name in self._facts.columns.items() if folded not in record_columns
+            name
+            for folded, name in self._facts.columns.items()
+            if folded not in record_columns and not self._may_be_missing(name)
         ]:
             raise ConfigError(
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
                 f"has {', '.join(types)}: give a function that makes the others, and calls window.write(df)"
             )
-        names = self._facts.columns
         values = ", ".join(
             f"CAST(NULL AS {record_columns[folded]}) AS {quoted(name)}"
             for folded, name in names.items()
@@ -288,7 +300,14 @@ class TableSink:
         self._check_marks(df.columns)
         self._check_fields(df.columns)
         known = {*self._facts.columns, *self._extras, "window_id"}
-        return df.select([name for name in df.columns if self._facts.folded(name) in known])
+        return df.select(
+            [
+                name
+                for name in df.columns
+                if self._facts.folded(name) in known
+                or (self.target.adds_columns and is_field(name))
+            ]
+        )
 
     # --- columns and rows --------------------------------------------------------------------------
 
@@ -313,6 +332,8 @@ class TableSink:
 
     def _check_fields(self, names: Iterable[str]) -> None:
         """Raise `ConfigError` for a copy that would lose fields of decoded values: a newer schema may have more of them."""
+        if self.target.adds_columns:
+            return
         lost = [
             name
             for name in names
@@ -321,7 +342,7 @@ class TableSink:
         if lost:
             raise ConfigError(
                 f"the table {self.target.name} does not have the columns {', '.join(lost)} of decoded values: ALTER TABLE "
-                f"{self.target.name} ADD COLUMNS, or give a schema without them"
+                f"{self.target.name} ADD COLUMNS, give a schema without them, or set schema_evolution='add'"
             )
 
     def _check_columns(self) -> None:
@@ -339,40 +360,37 @@ class TableSink:
                 f"{', '.join(facts.fields)}"
             )
 
-    def _rows(self, df: DataFrame, write: TableWrite) -> DataFrame:
-        """Return the rows to stage: the table's columns, each key once, and whether a row deletes its key."""
+    def _record_types(self, records: pa.Schema | None) -> dict[str, str]:
+        """Return the types of records in SQL; if the table evolves, only with the nested fields that it has now."""
+        if records is None:
+            return dict(_RECORD_COLUMNS)
+        facts, is_evolving = self._facts, self.target.adds_columns
+
+        def known(name: str, kind: Any) -> Any:
+            there = facts.columns.get(facts.folded(name)) if is_evolving else None
+            return kind if there is None else common(kind, facts.fields[there], facts.folded)
+
+        return decoded_types(records, _RECORD_COLUMNS, known)
+
+    def _may_be_missing(self, name: str) -> bool:
+        """Return whether rows may lack a column of the table, which is null then."""
+        is_ruled = any(rule.startswith(f"{name} ") for rule in self._facts.rules)
+        return self.target.adds_columns and not is_ruled and name not in self.target.keys
+
+    def _rows(self, df: DataFrame, write: TableWrite) -> tuple[DataFrame, TableWrite]:
+        """Return the rows to stage, and the write with the columns that it adds.
+
+        The rows have the table's columns, each key once, and whether a row deletes its key.
+        """
         from pyspark.sql import functions as f
 
         facts = self._facts
+        if self.target.adds_columns:
+            # Other windows may have added columns.
+            facts.forget()
         result_columns = {facts.folded(name): name for name in df.columns}
         filled = {"window_id"} if facts.has_window_id else set[str]()
-        # Delta would fill in nulls for missing columns.
-        missing = [
-            name
-            for folded, name in facts.columns.items()
-            if folded not in {*result_columns, *filled}
-        ]
-        unknown = [
-            name
-            for folded, name in result_columns.items()
-            if folded not in facts.columns and folded not in self._extras
-        ]
-        kinds = {field.name: field.dataType for field in df.schema.fields}
-        other = [
-            misfit
-            for folded, name in facts.columns.items()
-            if folded in result_columns and folded not in filled
-            for misfit in misfits(
-                kinds[result_columns[folded]], facts.fields[name], facts.folded, name
-            )
-        ]
-        if missing or unknown or other:
-            raise ConfigError(
-                f"the result does not have the columns of {self.target.name}. Missing: "
-                f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
-                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{misfit}. ' for misfit in other)}Select the table's columns, or "
-                "alter the table"
-            )
+        self._check_result(df, result_columns, filled)
         if filled:
             df = df.withColumn(result_columns.get("window_id", "window_id"), f.lit(write.window_id))
         deleted = f.lit(False)
@@ -381,11 +399,66 @@ class TableSink:
         rows = df.withColumn(DELETED_COLUMN, deleted)
         if self._is_ordered(df):
             rows = self._newest(rows, result_columns)
+        if self.target.adds_columns:
+            extras = [name for k, name in result_columns.items() if self._is_extra(k)]
+            kept: Any = df.drop(*extras).schema
+            write = replace(write, adds=self.format.add_early(self._additions(kept)))
+            wanted = evolved(facts.schema, kept, facts.folded)
+            return rows.selectExpr(*columns_as(kept, wanted, facts.folded), DELETED_COLUMN), write
         columns = [
             f.col(quoted(result_columns.get(k, name))).alias(name)
             for k, name in facts.columns.items()
         ]
-        return rows.select(*columns, DELETED_COLUMN)
+        return rows.select(*columns, DELETED_COLUMN), write
+
+    def _is_extra(self, folded: str) -> bool:
+        return folded in self._extras and folded not in self._facts.columns
+
+    def _additions(self, kept: Any) -> list[Addition]:
+        """Return what the table does not have; raise `ConfigError` for a column without a type."""
+        added = [*additions(kept, self._facts.schema, self._facts.folded)]
+        if untyped := [each.name for each in added if "void" in each.type]:
+            raise ConfigError(
+                f"{', '.join(untyped)} cannot be added to {self.target.name}: all values are null, without a type. Cast the column"
+            )
+        return added
+
+    def _check_result(
+        self, df: DataFrame, result_columns: Mapping[str, str], filled: Collection[str]
+    ) -> None:
+        """Raise `ConfigError` for a result without the table's columns."""
+        facts, is_evolving = self._facts, self.target.adds_columns
+        # Delta would fill in nulls for missing columns.
+        missing = [
+            name
+            for folded, name in facts.columns.items()
+            if folded not in {*result_columns, *filled} and not self._may_be_missing(name)
+        ]
+        unknown = [
+            name
+            for folded, name in result_columns.items()
+            if folded not in facts.columns and folded not in self._extras and not is_evolving
+        ]
+        kinds = {field.name: field.dataType for field in df.schema.fields}
+        other = [
+            misfit
+            for folded, name in facts.columns.items()
+            if folded in result_columns and folded not in filled
+            for misfit in misfits(
+                kinds[result_columns[folded]],
+                facts.fields[name],
+                facts.folded,
+                name,
+                may_evolve=is_evolving,
+            )
+        ]
+        if missing or unknown or other:
+            raise ConfigError(
+                f"the result does not have the columns of {self.target.name}. Missing: "
+                f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
+                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{misfit}. ' for misfit in other)}Select the table's columns, "
+                "alter the table, or set schema_evolution='add', which adds columns"
+            )
 
     def _is_ordered(self, df: DataFrame) -> bool:
         names = {self._facts.folded(name) for name in df.columns}

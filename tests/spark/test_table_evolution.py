@@ -1,0 +1,178 @@
+"""Columns and fields that a table does not have: added with the rows, for every format and mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kafka_ordered_ops import ConfigError, WindowPlan
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.spark import TableSink
+from kafka_ordered_ops.spark.write.table_output import TableOutput
+from tests.support.spark_support import part_of, plan_of, spark
+from tests.support.tables_support import Lake, lake_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["lake_spark", "spark"]  # fixtures
+
+pytestmark = [pytest.mark.spark41, pytest.mark.timeout(600)]
+
+#: One of them every day.
+EACH = pytest.mark.parametrize(
+    ("format_", "mode"),
+    [
+        pytest.param(one, mode, marks=() if mode == "append" else pytest.mark.long)
+        for one in ("delta", "iceberg")
+        for mode in ("append", "replace", "merge")
+    ],
+)
+
+_COLUMNS = (
+    "id bigint, c struct<a: int, l: array<struct<x: int>>, m: map<string, struct<x: int>>>, "
+    "window_id string"
+)
+_OLD = "named_struct('a', 1, 'l', array(named_struct('x', 1)), 'm', map('k', named_struct('x', 1)))"
+#: Other names in each struct, in another order.
+_NEW = (
+    "named_struct('b', named_struct('n', 'deep'), 'a', 2, "
+    "'l', array(named_struct('y', 'why', 'x', 2)), 'm', map('k', named_struct('y', 3L)))"
+)
+
+
+def _plan(window_id: str, attempt: int = 1) -> WindowPlan:
+    part = part_of("orders", 0, OffsetSet.of((0, 9)))
+    return plan_of([part], window_id=window_id, attempt=attempt)
+
+
+def _sink(lake: Lake, evolution: str = "add") -> TableSink:
+    keys = ["id"] if lake.mode == "merge" else ()
+    return lake.sink_for(lake.mode, keys=keys, schema_evolution=evolution)
+
+
+def _staged(lake: Lake, window_id: str, columns: str, evolution: str = "add") -> TableOutput:
+    frame = lake.spark.sql(f"SELECT {columns}")
+    return _sink(lake, evolution).write(frame, _plan(window_id))
+
+
+def _made(lake: Lake, output: TableOutput) -> None:
+    """Publishes from the JSON in the ledger, as a new process does."""
+    found = _sink(lake).found(json.loads(json.dumps(output.to_json())))
+    assert found is not None
+    found.check_ready()
+    found.publish()
+    found.publish()
+
+
+def _rows(lake: Lake) -> list[dict[str, Any]]:
+    rows = lake.spark.sql(f"SELECT * EXCEPT (window_id) FROM {lake.table} ORDER BY id").collect()
+    return [row.asDict(recursive=True) for row in rows]
+
+
+@EACH
+def test_columns_and_fields_come_with_the_rows(
+    lake_spark: SparkSession, tmp_path: Path, format_: str, mode: str
+) -> None:
+    """Down to structs in lists and maps; older rows have nulls, and so has a window that was staged before."""
+    lake = Lake.make(lake_spark, format_, tmp_path, mode=mode, columns=_COLUMNS, partitions="")
+    before = _staged(lake, "before", f"1L AS id, {_OLD} AS c")
+    output = _staged(lake, "w", f"2L AS id, {_NEW} AS c, 'x' AS flat")
+    columns = lake.spark.table(lake.table).columns
+    # Iceberg's writer commits a schema before the rows.
+    assert ("flat" in columns) is (format_ == "iceberg")
+    _made(lake, output)
+    _made(lake, before)
+    old = {
+        "a": 1,
+        "l": [{"x": 1, "y": None}],
+        "m": {"k": {"x": 1, "y": None}},
+        "b": None,
+    }
+    new = {
+        "a": 2,
+        "l": [{"x": 2, "y": "why"}],
+        "m": {"k": {"x": None, "y": 3}},
+        "b": {"n": "deep"},
+    }
+    assert _rows(lake) == [
+        {"id": 1, "c": old, "flat": None},
+        {"id": 2, "c": new, "flat": "x"},
+    ]
+    assert lake.staged_count() == 0
+    if format_ == "delta":
+        history = lake.spark.sql(f"DESCRIBE HISTORY {lake.table}")
+        assert history.where("operation LIKE '%COLUMN%'").count() == 0
+
+
+@EACH
+def test_a_window_that_lacks_columns_leaves_them_null(
+    lake_spark: SparkSession, tmp_path: Path, format_: str, mode: str
+) -> None:
+    """An older schema, in a later window; a key, or what must not be null, is not left out."""
+    columns = "id bigint, must string NOT NULL, may string, window_id string"
+    lake = Lake.make(lake_spark, format_, tmp_path, mode=mode, columns=columns, partitions="")
+    for lacks in ["1L AS id, 'x' AS may", *(["'x' AS must"] if mode == "merge" else [])]:
+        with pytest.raises(ConfigError, match="Missing: (must|id)"):
+            _staged(lake, "w", lacks)
+    _made(lake, _staged(lake, "w", "1L AS id, 'x' AS must"))
+    assert _rows(lake) == [{"id": 1, "must": "x", "may": None}]
+
+
+@pytest.mark.parametrize("format_", [pytest.param("delta", marks=pytest.mark.long), "iceberg"])
+def test_types_never_change(lake_spark: SparkSession, tmp_path: Path, format_: str) -> None:
+    """A value of another type is refused, or cast if it fits, as without new columns; nothing is added for it."""
+    columns = "id int, c struct<n: int>, window_id string"
+    lake = Lake.make(lake_spark, format_, tmp_path, mode="append", columns=columns, partitions="")
+    for other in (
+        "'x' AS id, c",
+        "id, named_struct('n', 'x') AS c",
+        "id, 1 AS c",
+        "id, c, null AS v",
+    ):
+        rows = other.replace("id, ", "1 AS id, ", 1) if other.startswith("id") else other
+        rows = rows.replace(" c,", " named_struct('n', 1) AS c,")
+        rows = f"{rows[:-2]}named_struct('n', 1) AS c" if rows.endswith(", c") else rows
+        with pytest.raises(ConfigError):
+            _staged(lake, "w", f"{rows}, 1 AS added")
+    _made(lake, _staged(lake, "w", "2L AS id, named_struct('n', 2L) AS c"))
+    assert _rows(lake) == [{"id": 2, "c": {"n": 2}}]
+    assert lake.spark.table(lake.table).schema["id"].dataType.simpleString() == "int"
+
+
+@pytest.mark.long
+def test_columns_of_an_abandoned_window_are_not_added(
+    lake_spark: SparkSession, tmp_path: Path
+) -> None:
+    """In Delta, where a stage keeps them: neither by a window without them, nor by one that adds others."""
+    columns = "id bigint, c struct<a: int>, window_id string"
+    lake = Lake.make(lake_spark, "delta", tmp_path, columns=columns, partitions="")
+    abandoned = "1L AS id, named_struct('a', 1, 'tmp', 1) AS c, 1 AS tmp"
+    _staged(lake, "abandoned", abandoned).discard()
+    _made(lake, _staged(lake, "plain", "2L AS id, named_struct('a', 2) AS c", "none"))
+    _made(lake, _staged(lake, "other", "3L AS id, named_struct('b', 3) AS c"))
+    assert _rows(lake) == [
+        {"id": 2, "c": {"a": 2, "b": None}},
+        {"id": 3, "c": {"a": None, "b": 3}},
+    ]
+    with pytest.raises(ConfigError, match="with another type"):
+        _staged(lake, "again", "4L AS id, named_struct('a', 4) AS c, 'x' AS tmp")
+
+
+@pytest.mark.long
+def test_two_windows_add_the_same(lake_spark: SparkSession, tmp_path: Path) -> None:
+    """Staged beside one another: the second one finds the column, and adds what the first one did not have in it."""
+    lake = Lake.make(
+        lake_spark, "delta", tmp_path, mode="append", columns="id bigint", partitions=""
+    )
+    outputs = [
+        _staged(lake, name, f"{number}L AS id, named_struct('{name}', {number}) AS c")
+        for number, name in enumerate("ab")
+    ]
+    for output in outputs:
+        _made(lake, output)
+    rows = lake.spark.sql(f"SELECT id, c.a, c.b FROM {lake.table} ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [(0, 0, None), (1, None, 1)]
