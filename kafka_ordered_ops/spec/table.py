@@ -68,7 +68,7 @@ class Table:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "conf", if_literal(self.conf, conf_of))
-        if is_literal((self.name, self.mode, self.keys, self.schema_evolution)):
+        if is_literal((self.name, self.mode, self.keys)):
             self._check()
 
     def _check(self) -> None:

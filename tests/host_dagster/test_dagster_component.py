@@ -286,10 +286,11 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "mode": "merge",
         "keys": ["key"],
         "delete_tombstones": True,
+        "schema_evolution": "add",
         "conf": {"spark.sql.catalog.lake.type": "hadoop"},
     }
     into = window_asset(asset_of(resolved(output=None, table=table))).settings.output
-    assert into == Table("lake.orders", "merge", ["key"], True)
+    assert into == Table("lake.orders", "merge", ["key"], True, "add")
     assert isinstance(into, Table)
     assert into.conf == table["conf"]
     plain = window_asset(asset_of(resolved())).settings

@@ -38,6 +38,7 @@ from kafka_ordered_ops.core.window.plan import HeldElsewhere, PartitionPlan, Pla
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.writing.reported import Reported
 from kafka_ordered_ops.relay.tokens import Lease, TokenSigner
+from kafka_ordered_ops.spark.write.table_evolution import Addition
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 
@@ -140,9 +141,20 @@ FILES: Final = {
 }
 WRITE = TableWrite(LEDGER, GROUP, PLAN.window_id, CLAIM, 2, "0123456789ab")
 KEPT = KeptOutput(
-    Table("lake.orders", "merge", ["order_id", "region"], delete_tombstones=True),
+    Table(
+        "lake.orders",
+        "merge",
+        ["order_id", "region"],
+        delete_tombstones=True,
+        schema_evolution="add",
+    ),
     "iceberg",
-    replace(WRITE, replaces=PLAN.replaces, allow_fewer=True),
+    replace(
+        WRITE,
+        replaces=PLAN.replaces,
+        allow_fewer=True,
+        adds=(Addition(("value", "a.b", "element", "c"), "decimal(12,2)"),),
+    ),
     {"records": 1_107, "elapsed_ms": 4_210},
     8_123_456_789_012_345_678,
     True,

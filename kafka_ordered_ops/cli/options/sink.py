@@ -23,7 +23,7 @@ from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.spec.engine import Engine
-from kafka_ordered_ops.spec.table import Table, TableMode
+from kafka_ordered_ops.spec.table import SchemaEvolution, Table, TableMode
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -93,6 +93,15 @@ class Sink(Storage):
             help="With --mode merge: a record without a value, or marked as __deleted, deletes its row.",
         ),
     ] = False
+    schema_evolution: Annotated[
+        str | None,
+        typer.Option(
+            "--schema-evolution",
+            metavar="none|add",
+            rich_help_panel=JOB,
+            help="add: columns of decoded values that the table does not have are added to it.",
+        ),
+    ] = None
     engine: Annotated[
         Engine,
         typer.Option(
@@ -160,6 +169,7 @@ class Sink(Storage):
                 "--mode": self.mode,
                 "--key": self.keys,
                 "--delete-tombstones": self.delete_tombstones,
+                "--schema-evolution": self.schema_evolution,
             }
             if names := [option for option, value in table_options.items() if value]:
                 raise ConfigError(f"{' and '.join(names)} is for a table: also give --table")
@@ -168,7 +178,13 @@ class Sink(Storage):
             raise ConfigError(
                 "--output and --table conflict: a window has one destination, give one of them"
             )
-        return Table(self.table, self.mode or TableMode.APPEND, self.keys, self.delete_tombstones)
+        return Table(
+            self.table,
+            self.mode or TableMode.APPEND,
+            self.keys,
+            self.delete_tombstones,
+            self.schema_evolution or SchemaEvolution.NONE,
+        )
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """Return a function that reads plans in one pass, and writes each one to its hidden stage."""
