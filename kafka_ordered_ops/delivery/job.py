@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.delivery.open_window import OpenWindow
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
+from kafka_ordered_ops.output.writing.lettered import found_with_letters
 from kafka_ordered_ops.output.writing.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spec.destination import Destination, Folder, Sink
 from kafka_ordered_ops.spec.engine import Engine
@@ -101,9 +102,9 @@ class WindowJob:
 
     def check_dead_letters(self, windows: Iterable[Window]) -> None:
         """Raise `ConfigError` for windows whose bad records the job's output cannot name."""
-        if self._sink is not None or (self._application is not None and self.to is None):
+        if self._application is not None and self.to is None:
             for window in windows:
-                window.check_no_dead_letters("a job with another program's sink")
+                window.check_no_dead_letters("an application without an output")
 
     def _check_spark(self, settings: ClientSettings, group_id: str) -> None:
         from kafka_ordered_ops.spark.job_checks import (
@@ -310,7 +311,8 @@ class WindowJob:
             if folder is None
             else EarlierOutputs(folder.root, folder.storage_options)
         )
-        return _Earlier(None if self._sink is None else self._sink.found, files)
+        sink = self._sink
+        return _Earlier(None if sink is None else partial(found_with_letters, sink.found), files)
 
     @contextmanager
     def _table_session(self, table: Table, stopped: Callable[[], bool]) -> Iterator[Any]:
@@ -392,10 +394,11 @@ class WindowJob:
         if self.folder is not None or self.table is not None:
             return [*windows.submit(path, job.arguments, job.how)]
         report = windows.submit_alone(path, job.arguments, job.how)
-        output = Reported.found(report) if self._sink is None else self._sink.found(report)
-        if self._sink is None and output is None and not _is_hidden(report):
+        sink = self._sink
+        output = Reported.found(report) if sink is None else found_with_letters(sink.found, report)
+        if sink is None and output is None and not _is_hidden(report):
             return [Reported.of(report)]
-        if output is None or self._sink is None:
+        if output is None or sink is None:
             window_id = windows.plans[0].window_id
             raise SinkError(
                 f"window {window_id}: the application wrote a hidden output, but run has no output= to publish it "

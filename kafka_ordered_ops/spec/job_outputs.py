@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowMismatchError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.writing.lettered import LetteredOutput
 from kafka_ordered_ops.output.writing.reported import Reported
 
 if TYPE_CHECKING:
@@ -92,12 +93,15 @@ def _with_letters(plan: WindowPlan, output: _Output, letters: DeadLetters | None
             f"{windows_text([plan])}: its records were not read to their end, so it is not known which of them become dead letters. "
             "Nothing was committed: call read(), or read all batches of one to_batches() or to_arrow(); or use on_bad='keep'"
         )
-    if not is_dataclass(output) or not hasattr(output, "dead_letters"):
+    if isinstance(output, Mapping):
         raise ConfigError(
-            f"{windows_text([plan])}: the output of another sink cannot name the records that become dead letters. Nothing was "
-            "committed: write to a folder or a table, report JSON, or use on_bad='keep'"
+            f"{windows_text([plan])}: JSON that an application reports cannot name the records that become dead letters. Nothing was "
+            "committed: give it a folder or a table, or use on_bad='keep'"
         )
-    return replace(output, dead_letters=letters)  # type: ignore[type-var]
+    if is_dataclass(output) and hasattr(output, "dead_letters"):
+        return replace(output, dead_letters=letters)  # type: ignore[type-var]
+    lettered: Any = LetteredOutput(output, letters)
+    return lettered  # type: ignore[no-any-return]
 
 
 def _staged_in(returned: Any) -> Sequence[Staged] | None:

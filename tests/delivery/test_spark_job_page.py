@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 
 from kafka_ordered_ops import Function, Window
-from kafka_ordered_ops import spark as spark_room
 from kafka_ordered_ops.airflow import (
     OrderedWindowOperator,
     PlanWindowOperator,
@@ -22,6 +21,7 @@ from kafka_ordered_ops.dagster import AssetWindows, ordered_window_asset
 from kafka_ordered_ops.spark import job_checks, job_session
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.job_page import job_page
+from kafka_ordered_ops.spark.read import read as read_room
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.hosts_support import GROUP, executed, task_of
@@ -100,7 +100,7 @@ def test_dagster_has_it_among_the_metadata(
     kafka: InMemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a session that reads, and of an application that was submitted."""
-    monkeypatch.setattr(spark_room, "read_windows", lambda *_, **__: None)
+    monkeypatch.setattr(read_room, "read_good", lambda *_, **__: (None, None))
 
     @ordered_window_asset(
         key="a",

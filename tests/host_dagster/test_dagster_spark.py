@@ -22,7 +22,7 @@ from kafka_ordered_ops.dagster import (
     ordered_window_asset,
     window_id_of,
 )
-from kafka_ordered_ops.spark import read_windows
+from kafka_ordered_ops.spark.read.read import read_good
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.dagster_support import KEYS, House, expected, failure_of, windows_of
 from tests.support.dagster_support import hours as hours
@@ -129,9 +129,9 @@ def test_a_copy_by_spark(
 
     def counted(*given: Any, **options: Any) -> Any:
         read.append(given)
-        return read_windows(*given, **options)
+        return read_good(*given, **options)
 
-    monkeypatch.setattr("kafka_ordered_ops.spark.read_windows", counted)
+    monkeypatch.setattr("kafka_ordered_ops.spark.read.read.read_good", counted)
     orders = build_ordered_window_asset(**windows_of(house, hours, group_id), job=job)
     house.materialize(orders, (KEYS[0], KEYS[2]))
     check_delivered(house, 0, 2)

@@ -45,15 +45,47 @@ from tests.support.windows_support import BASE_MS, at
 from tests.support.worlds import World
 
 
+@dataclasses.dataclass
 class OwnSink:
-    """A sink of another program."""
+    """A sink of another program: the number of rows, shown by name."""
 
-    def write(self, result: Any, plan: Any) -> Any:
-        """Is never called."""
-        raise AssertionError
+    shown: dict[str, int] = dataclasses.field(default_factory=dict)
+    fails: bool = False
 
-    def found(self, result: Any) -> None:
-        """Finds nothing."""
+    def write(self, result: Any, plan: Any) -> OwnOutput:
+        """Stages a number."""
+        return OwnOutput(self, plan.window_id, result.num_rows)
+
+    def found(self, result: Any) -> OwnOutput:
+        """Knows its own JSON, and nothing else."""
+        assert result.keys() == {"window_id", "rows"}
+        return OwnOutput(self, **result)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnOutput:
+    """What it has staged."""
+
+    sink: OwnSink
+    window_id: str
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what another process needs."""
+        return {"window_id": self.window_id, "rows": self.rows}
+
+    def publish(self) -> None:
+        """Shows the number, unless the sink fails."""
+        if self.sink.fails:
+            raise OSError("the sink is away")
+        self.sink.shown[self.window_id] = self.rows
+
+    def publish_with(self, outputs: Any) -> list[Any]:
+        """Knows its own outputs alone."""
+        return [output for output in outputs if isinstance(output, OwnOutput)]
+
+    def discard(self) -> None:
+        """Does nothing."""
 
 
 def test_bad_records_are_written_as_they_were(world: World, tmp_path: Path) -> None:
@@ -340,22 +372,29 @@ def test_a_topic_that_is_deleted_before_the_commit_stops_it(world: World, tmp_pa
         assert not steps.show("w").status.is_done
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({"job": Application("job.py"), "output": None}, id="application"),
-        pytest.param({"job": lambda _: None, "output": OwnSink()}, id="sink"),
-    ],
-)
-def test_jobs_that_cannot_report_them_are_refused_before_a_window_is_planned(
-    memory: World, how: dict[str, Any]
-) -> None:
-    """A sink of another program has no place for the list."""
+def test_an_application_without_an_output_is_refused(memory: World) -> None:
+    """The JSON that it reports is its own: before a window is planned."""
     fill(memory)
     windows = service(memory)
     with pytest.raises(ConfigError, match="cannot report which records"):
-        windows.run(window(memory), how["output"], job=how["job"])
+        windows.run(window(memory), job=Application("job.py"))
     assert windows.list() == []
+
+
+def test_a_sink_of_another_program_has_the_good_records(world: World) -> None:
+    """Its JSON is its own; what was left out is beside it in the ledger, also for the run that publishes later."""
+    fill(world)
+    windows, sink = service(world), OwnSink(fails=True)
+
+    def job(opened: Any) -> None:
+        opened.write(opened.to_arrow())
+
+    with pytest.raises(OSError, match="is away"):
+        windows.run(window(world), sink, job=job, window_id="w")
+    assert places(world) == BAD
+    sink.fails = False
+    result = windows.run(window(world), sink, job=job, window_id="w")
+    assert (sink.shown, result.dead_letters, places(world)) == ({"w": 4}, 3, BAD)
 
 
 def test_records_that_are_gone_stop_the_commit(world: World, tmp_path: Path) -> None:

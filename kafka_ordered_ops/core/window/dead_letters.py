@@ -131,6 +131,11 @@ def with_dead_letters(result: Mapping[str, Any], letters: DeadLetters | None) ->
     return {**result, **({} if letters is None else {_KEY: letters.to_json()})}
 
 
+def without_dead_letters(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result without what `with_dead_letters` adds."""
+    return {name: value for name, value in result.items() if name != _KEY}
+
+
 def dead_letters_in(result: object) -> DeadLetters | None:
     """Return the records that a result says were left out; None if it says nothing about them."""
     content = result.get(_KEY) if isinstance(result, Mapping) else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -32,18 +32,12 @@ from kafka_ordered_ops.spark.write.table_decoded import (
 )
 from kafka_ordered_ops.spark.write.table_delta import Delta
 from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
-from kafka_ordered_ops.spark.write.table_evolution import (
-    Addition,
-    additions,
-    columns_as,
-    common,
-    evolved,
-)
+from kafka_ordered_ops.spark.write.table_evolution import columns_as, common, evolved
 from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
 from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableFormat
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
-from kafka_ordered_ops.spark.write.table_rules import misfits
+from kafka_ordered_ops.spark.write.table_result import check_result, may_be_missing, new_columns
 from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
@@ -274,7 +268,7 @@ class TableSink:
         if missing := [
             name
             for folded, name in self._facts.columns.items()
-            if folded not in record_columns and not self._may_be_missing(name)
+            if folded not in record_columns and not may_be_missing(self._facts, self.target, name)
         ]:
             raise ConfigError(
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
@@ -372,11 +366,6 @@ class TableSink:
 
         return decoded_types(records, _RECORD_COLUMNS, known)
 
-    def _may_be_missing(self, name: str) -> bool:
-        """Return whether rows may lack a column of the table, which is null then."""
-        is_ruled = any(rule.startswith(f"{name} ") for rule in self._facts.rules)
-        return self.target.adds_columns and not is_ruled and name not in self.target.keys
-
     def _rows(self, df: DataFrame, write: TableWrite) -> tuple[DataFrame, TableWrite]:
         """Return the rows to stage, and the write with the columns that it adds.
 
@@ -390,7 +379,7 @@ class TableSink:
             facts.forget()
         result_columns = {facts.folded(name): name for name in df.columns}
         filled = {"window_id"} if facts.has_window_id else set[str]()
-        self._check_result(df, result_columns, filled)
+        check_result(df, facts, self.target, extras=self._extras, filled=filled)
         if filled:
             df = df.withColumn(result_columns.get("window_id", "window_id"), f.lit(write.window_id))
         deleted = f.lit(False)
@@ -402,7 +391,8 @@ class TableSink:
         if self.target.adds_columns:
             extras = [name for k, name in result_columns.items() if self._is_extra(k)]
             kept: Any = df.drop(*extras).schema
-            write = replace(write, adds=self.format.add_early(self._additions(kept)))
+            added = new_columns(kept, facts, self.target)
+            write = replace(write, adds=self.format.add_early(added))
             wanted = evolved(facts.schema, kept, facts.folded)
             return rows.selectExpr(*columns_as(kept, wanted, facts.folded), DELETED_COLUMN), write
         columns = [
@@ -413,52 +403,6 @@ class TableSink:
 
     def _is_extra(self, folded: str) -> bool:
         return folded in self._extras and folded not in self._facts.columns
-
-    def _additions(self, kept: Any) -> list[Addition]:
-        """Return what the table does not have; raise `ConfigError` for a column without a type."""
-        added = [*additions(kept, self._facts.schema, self._facts.folded)]
-        if untyped := [each.name for each in added if "void" in each.type]:
-            raise ConfigError(
-                f"{', '.join(untyped)} cannot be added to {self.target.name}: all values are null, without a type. Cast the column"
-            )
-        return added
-
-    def _check_result(
-        self, df: DataFrame, result_columns: Mapping[str, str], filled: Collection[str]
-    ) -> None:
-        """Raise `ConfigError` for a result without the table's columns."""
-        facts, is_evolving = self._facts, self.target.adds_columns
-        # Delta would fill in nulls for missing columns.
-        missing = [
-            name
-            for folded, name in facts.columns.items()
-            if folded not in {*result_columns, *filled} and not self._may_be_missing(name)
-        ]
-        unknown = [
-            name
-            for folded, name in result_columns.items()
-            if folded not in facts.columns and folded not in self._extras and not is_evolving
-        ]
-        kinds = {field.name: field.dataType for field in df.schema.fields}
-        other = [
-            misfit
-            for folded, name in facts.columns.items()
-            if folded in result_columns and folded not in filled
-            for misfit in misfits(
-                kinds[result_columns[folded]],
-                facts.fields[name],
-                facts.folded,
-                name,
-                may_evolve=is_evolving,
-            )
-        ]
-        if missing or unknown or other:
-            raise ConfigError(
-                f"the result does not have the columns of {self.target.name}. Missing: "
-                f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
-                f"{', '.join(sorted(unknown)) or 'none'}. {''.join(f'{misfit}. ' for misfit in other)}Select the table's columns, "
-                "alter the table, or set schema_evolution='add', which adds columns"
-            )
 
     def _is_ordered(self, df: DataFrame) -> bool:
         names = {self._facts.folded(name) for name in df.columns}
