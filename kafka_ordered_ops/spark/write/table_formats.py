@@ -147,7 +147,8 @@ def merge_statement(
     same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
     newer = _newer(facts)
     changed = [name for name in names if name not in keys]
-    update = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in changed or keys)
+    # Unqualified: Delta does not find a column that it adds in `t`.
+    update = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in changed or keys)
     return (
         f"MERGE INTO {facts.table} t USING {rows} s ON {same} "
         f"WHEN MATCHED AND s.{DELETED_COLUMN}{newer} THEN DELETE "

@@ -82,6 +82,7 @@ class Iceberg:
         if added:
             beside_others(partial(self.facts.spark.sql, add_columns(added, self.facts.table)))
             self.facts.refresh(self.facts.table)
+            self.facts.refresh_for_user()
             self.facts.forget()
         return ()
 
