@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from kafka_ordered_ops import ConfigError, WindowPlan
+from kafka_ordered_ops import ConfigError, Earliest, OrderedWindows, Table, WindowPlan
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.decoding import Json
 from kafka_ordered_ops.spark import TableSink
 from kafka_ordered_ops.spark.write.table_output import TableOutput
+from tests.support.both_worlds import broker as broker
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import Lake, lake_spark
+from tests.support.worlds import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,3 +175,40 @@ def test_two_windows_add_the_same(lake_spark: SparkSession, tmp_path: Path) -> N
         _made(lake, output)
     rows = lake.spark.sql(f"SELECT id, c.a, c.b FROM {lake.table} ORDER BY id").collect()
     assert [tuple(row) for row in rows] == [(0, 0, None), (1, None, 1)]
+
+
+def _values(*names: str) -> Json:
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), **dict.fromkeys(names, pa.string())}
+    return Json(pa.schema(fields))
+
+
+@pytest.mark.parametrize("flatten", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("format_", [pytest.param("delta", marks=pytest.mark.long), "iceberg"])
+def test_windows_with_a_newer_schema_are_copied(
+    broker: World, lake_spark: SparkSession, tmp_path: Path, format_: str, flatten: bool
+) -> None:
+    """Refused before a window is planned, unless columns are added; then an older schema leaves them null."""
+    broker.create("orders")
+    windows = OrderedWindows(broker.settings, broker.named("g"))
+    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
+    lake = Lake.make(lake_spark, format_, tmp_path, mode="append", columns=columns, partitions="")
+    table = Table(lake.table, schema_evolution="add")
+
+    def run(number: int, to: Table, *names: str) -> None:
+        asked = broker.window(
+            number + 0.5, starting_offsets=Earliest(), values=_values(*names), flatten=flatten
+        )
+        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+
+    for number in (1, 2, 3):
+        value = b'{"id": %d, "extra": "e%d"}' % (number, number)
+        broker.write_content("orders", 0, [(number, None, value, ())])
+    run(1, table)
+    with pytest.raises(ConfigError, match="extra"):
+        run(2, Table(lake.table), "extra")
+    assert [record.plan.window_id for record in windows.list()] == ["w1"]
+    run(2, table, "extra")
+    run(3, table)
+    prefix = "" if flatten else "value."
+    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
+    assert [tuple(row) for row in rows.collect()] == [(1, None), (2, "e2"), (3, None)]

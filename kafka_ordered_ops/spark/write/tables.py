@@ -38,6 +38,7 @@ from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableForm
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
 from kafka_ordered_ops.spark.write.table_result import check_result, may_be_missing, new_columns
+from kafka_ordered_ops.spark.write.table_rules import misfits
 from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
@@ -355,16 +356,28 @@ class TableSink:
             )
 
     def _record_types(self, records: pa.Schema | None) -> dict[str, str]:
-        """Return the types of records in SQL; if the table evolves, only with the nested fields that it has now."""
+        """Return the types of records in SQL, with exactly the nested fields that the table has now.
+
+        Raises `ConfigError` for other differences within columns: Spark fills in nulls, or names no field.
+        """
         if records is None:
             return dict(_RECORD_COLUMNS)
-        facts, is_evolving = self._facts, self.target.adds_columns
+        facts, wrong = self._facts, list[str]()
 
         def known(name: str, kind: Any) -> Any:
-            there = facts.columns.get(facts.folded(name)) if is_evolving else None
-            return kind if there is None else common(kind, facts.fields[there], facts.folded)
+            if (there := facts.columns.get(facts.folded(name))) is None:
+                return kind
+            wanted, may_evolve = facts.fields[there], self.target.adds_columns
+            wrong.extend(misfits(kind, wanted, facts.folded, there, may_evolve=may_evolve))
+            return common(kind, wanted, facts.folded)
 
-        return decoded_types(records, _RECORD_COLUMNS, known)
+        types = decoded_types(records, _RECORD_COLUMNS, known)
+        if wrong:
+            raise ConfigError(
+                f"a record does not fit the table {self.target.name}: {'. '.join(wrong)}. Alter the table, give a schema that fits, or "
+                "set schema_evolution='add', which adds fields"
+            )
+        return types
 
     def _rows(self, df: DataFrame, write: TableWrite) -> tuple[DataFrame, TableWrite]:
         """Return the rows to stage, and the write with the columns that it adds.
