@@ -109,8 +109,8 @@ class OpenWindow:
 
         def finished(facts: Mapping[str, Any]) -> None:
             self.facts = facts
-            if left_out is not None and self.windows.dead_letters is None:
-                self.windows.dead_letters = [left_out.letters()]
+            if left_out is not None:
+                self.windows.keep_letters([left_out.letters()])
 
         resources = ExitStack()
         stream = _Stream(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, RegistryError, SinkError
+from kafka_ordered_ops.core.window.dead_letters import DeadLetters
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.host import Host
 from kafka_ordered_ops.output.writing.reported import Reported
@@ -20,7 +21,6 @@ from kafka_ordered_ops.spec.job_outputs import outputs_of, windows_text, with_le
 from kafka_ordered_ops.spec.table import Table
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.output.writing.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
@@ -78,7 +78,7 @@ class OpenWindows:
         #: Called with the address of the Spark job's page, as soon as it is known; `None` if it is not shown.
         self.on_page: Callable[[str], None] | None = None
         self._page: str | None = None
-        #: The records of each window that become dead letters, once they are known: every read leaves out the same.
+        #: The records of each window that become dead letters, once they are known.
         self.dead_letters: Sequence[DeadLetters] | None = None
         #: The output that was written or reported so far.
         self.staged: list[Staged | Mapping[str, Any]] | None = None
@@ -132,6 +132,16 @@ class OpenWindows:
             known=self.dead_letters,
         )
         return frame
+
+    def keep_letters(self, letters: Sequence[DeadLetters]) -> None:
+        """Keep the records that one read has left out; raise `RegistryError` if an earlier one has left out other records."""
+        known = self.dead_letters
+        if known is not None and not all(map(DeadLetters.is_same, known, letters)):
+            raise RegistryError(
+                f"{windows_text(self.plans)}: two reads have left out different records, because the schema registry has changed in "
+                "between. Nothing was committed: run the window again"
+            )
+        self.dead_letters = letters
 
     def write(self, result: Any, path: str | os.PathLike[str] | None = None) -> list[Any]:
         """Write each window's rows to a separate folder, by default below the `output` of the host, or to its table.

@@ -23,6 +23,7 @@ from kafka_ordered_ops import (
     OrderedWindows,
     RecordsLostError,
     RecordTooLargeError,
+    RegistryError,
     UnknownTopicError,
     Window,
     cli,
@@ -554,3 +555,19 @@ def test_other_settings_are_refused(make: Callable[[], object]) -> None:
     """No topic, or no limit that the ledger takes."""
     with pytest.raises(ConfigError):
         make()
+
+
+def test_reads_that_leave_out_different_records_stop_the_window(memory: World) -> None:
+    """As when a schema is registered in between: a record would be in the output, and a dead letter as well."""
+    fill(memory)
+    windows = service(memory)
+
+    def job(opened: Any) -> None:
+        opened.to_arrow()
+        [letters] = opened.windows.dead_letters
+        opened.windows.dead_letters = [dataclasses.replace(letters, records=letters.records[:2])]
+        opened.to_arrow()
+
+    with pytest.raises(RegistryError, match="different records"):
+        windows.run(window(memory), job=job, window_id="w")
+    assert places(memory) == []
