@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops import ConfigError, Copy, DecodeError
+from kafka_ordered_ops import Application, ConfigError, Copy, DecodeError
 from kafka_ordered_ops.delivery.host import Host, Stop
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
 from kafka_ordered_ops.spark import read_windows
@@ -20,6 +20,7 @@ from kafka_ordered_ops.windows import OrderedWindows as Service
 from tests.support.both_worlds import broker as broker
 from tests.support.dead_letters import BAD, die_at_commit, fill, ids, places, service, window
 from tests.support.spark_support import ENGINES, java_home, spark
+from tests.support.submit_support import COPY, application, small
 from tests.support.windows_support import at
 from tests.support.worlds import World
 
@@ -134,3 +135,13 @@ def test_executors_that_are_killed_leave_each_once(broker: World, tmp_path: Path
     assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["finds", "job"]
     assert places(broker) == BAD
     assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
+
+
+def test_an_application_reports_them(broker: World, tmp_path: Path) -> None:
+    """With the files that it has written."""
+    fill(broker)
+    windows, lake = service(broker), tmp_path / "lake"
+    job = Application(application(tmp_path, COPY), submit=small())
+    result = windows.run(window(broker), lake, job=job, window_id="w")
+    assert (result.records, result.dead_letters, places(broker)) == (4, 3, BAD)
+    assert sorted(ids(lake), key=str) == [1, 1, 6, None]
