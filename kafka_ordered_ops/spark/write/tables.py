@@ -38,7 +38,7 @@ from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableForm
 from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
 from kafka_ordered_ops.spark.write.table_result import check_result, may_be_missing, new_columns
-from kafka_ordered_ops.spark.write.table_rules import misfits
+from kafka_ordered_ops.spark.write.table_rules import misfits, sql_type
 from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN, STAGE_COLUMNS
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.spark.write.write_session import check_not_audited, in_session, write_session
@@ -275,20 +275,26 @@ class TableSink:
                 f"the table {self.target.name} has columns that a record does not have: {', '.join(missing)}. A record "
                 f"has {', '.join(types)}: give a function that makes the others, and calls window.write(df)"
             )
-        values = ", ".join(
-            f"CAST(NULL AS {record_columns[folded]}) AS {quoted(name)}"
-            for folded, name in names.items()
-        )
-        columns = listed(list(names.values()))
-        statement = f"EXPLAIN INSERT INTO {self.target.name} ({columns}) SELECT {values}"
-        with table_errors(f"{self.target.name} cannot be read"):
-            answer = str(self.spark.sql(statement).collect()[0][0])
-        if answer.startswith(INVALID):
-            reason = told_by(RuntimeError(answer.removeprefix(INVALID).lstrip(": \n")))
+        reason = self._misfit({name: record_columns[folded] for folded, name in names.items()})
+        if reason is not None:
             raise ConfigError(
                 f"a record does not fit the table {self.target.name}: {reason}. Give a function that makes the table's "
                 "columns, and calls window.write(df)"
             )
+
+    def _misfit(self, types: Mapping[str, str]) -> str | None:
+        """Return why values of these types cannot be stored in the table's columns; None if they can."""
+        values = ", ".join(
+            f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in types.items()
+        )
+        statement = (
+            f"EXPLAIN INSERT INTO {self.target.name} ({listed(list(types))}) SELECT {values}"
+        )
+        with table_errors(f"{self.target.name} cannot be read"):
+            answer = str(self.spark.sql(statement).collect()[0][0])
+        if not answer.startswith(INVALID):
+            return None
+        return told_by(RuntimeError(answer.removeprefix(INVALID).lstrip(": \n")))
 
     def fitting(self, df: DataFrame) -> DataFrame:
         """Return those columns of unchanged records that `write` accepts; raise `ConfigError` if one must not be lost."""
@@ -404,7 +410,8 @@ class TableSink:
         if self.target.adds_columns:
             extras = [name for k, name in result_columns.items() if self._is_extra(k)]
             kept: Any = df.drop(*extras).schema
-            added = new_columns(kept, facts, self.target)
+            if added := new_columns(kept, facts, self.target):
+                self._check_before_adding(kept)
             write = replace(write, adds=self.format.add_early(added))
             wanted = evolved(facts.schema, kept, facts.folded)
             return rows.selectExpr(*columns_as(kept, wanted, facts.folded), DELETED_COLUMN), write
@@ -413,6 +420,20 @@ class TableSink:
             for k, name in facts.columns.items()
         ]
         return rows.select(*columns, DELETED_COLUMN), write
+
+    def _check_before_adding(self, kept: Any) -> None:
+        """Raise `ConfigError` for rows that do not fit the columns that the table has, before it gets others."""
+        facts = self._facts
+        types = {
+            there: sql_type(common(field.dataType, facts.fields[there], facts.folded))
+            for field in kept.fields
+            if (there := facts.columns.get(facts.folded(field.name))) is not None
+        }
+        if (reason := self._misfit(types)) is not None:
+            raise ConfigError(
+                f"the result does not fit the table {self.target.name}: {reason}. Cast its columns, or alter the table. No column "
+                "was added"
+            )
 
     def _is_extra(self, folded: str) -> bool:
         return folded in self._extras and folded not in self._facts.columns
