@@ -137,6 +137,7 @@ def test_executors_that_are_killed_leave_each_once(broker: World, tmp_path: Path
     assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
 
 
+@pytest.mark.long
 def test_an_application_reports_them(broker: World, tmp_path: Path) -> None:
     """With the files that it has written."""
     fill(broker)
