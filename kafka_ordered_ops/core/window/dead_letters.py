@@ -68,6 +68,11 @@ class DeadLetter:
             return str(self.max_bad)
         return f"{self.max_bad:.{_DIGITS}f}".rstrip("0")
 
+    @property
+    def greatest(self) -> int:
+        """The number that no window may exceed, however many offsets it has."""
+        return self.max_bad if isinstance(self.max_bad, int) else MAX_BAD
+
     def excess(self, bad: int, offsets: int) -> str | None:
         """Return a text if a window with so many offsets has too many bad records; None if not."""
         if isinstance(self.max_bad, int):

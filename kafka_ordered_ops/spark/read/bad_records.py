@@ -7,7 +7,7 @@ either is in the output or becomes a dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +37,7 @@ _DDL: Final = (
 
 
 def find_bad_records(
-    frame: DataFrame, decoder: Decoder, limit: DeadLetter, window_ids: Sequence[str]
+    frame: DataFrame, decoder: Decoder, limit: DeadLetter, offsets: Mapping[str, int]
 ) -> tuple[DeadLetters, ...]:
     """Return the bad records of each window, by one pass over all records.
 
@@ -45,7 +45,7 @@ def find_bad_records(
         frame: the records of the windows, with ``window_id``, in any order.
         decoder: how they are decoded.
         limit: how many of them a window may have.
-        window_ids: the windows.
+        offsets: how many each window has, by its id.
 
     Raises:
         DecodeError: there are too many.
@@ -53,7 +53,7 @@ def find_bad_records(
     """
     found = frame.mapInArrow(partial(_bad_rows, decoder, limit), _DDL)
     # One more than all windows may have. The order lets each task, and this process, hold no more than that.
-    greatest = len(window_ids) * limit.max_bad + 1
+    greatest = len(offsets) * limit.greatest + 1
     try:
         rows = found.orderBy("window_id", *_PLACE).limit(greatest).collect()
     except Exception as error:
@@ -61,12 +61,12 @@ def find_bad_records(
         if (named := named_error(error)) is None:
             raise
         raise named from error
-    left_out = LeftOut(limit, len(window_ids))
-    numbers = {window_id: number for number, window_id in enumerate(window_ids)}
+    left_out = LeftOut(limit, list(offsets.values()))
+    numbers = {window_id: number for number, window_id in enumerate(offsets)}
     for row in rows:
         bad = BadRecord(row["topic"], row["partition"], row["offset"], row["reason"])
         left_out.add(numbers[row["window_id"]], [bad], row["bytes"])
-    return tuple(map(left_out.letters, range(len(window_ids))))
+    return tuple(map(left_out.letters, range(len(offsets))))
 
 
 def _bad_rows(
@@ -76,7 +76,7 @@ def _bad_rows(
     counts: dict[str, int] = {}
     total_bytes = 0
     for batch in batches:
-        if total_bytes > BYTES_MAX or max(counts.values(), default=0) > limit.max_bad:
+        if total_bytes > BYTES_MAX or max(counts.values(), default=0) > limit.greatest:
             continue
         if not (reasons := _reasons(decoder, batch)):
             continue

@@ -152,5 +152,7 @@ def read_good(
     limit = plans[0].window.dead_letter
     if limit is not None and known is None:
         unordered = read.drop(WINDOW_NUMBER)
-        known = find_bad_records(unordered, decoder, limit, reading.window_ids)
+        known = find_bad_records(
+            unordered, decoder, limit, {plan.window_id: plan.offsets for plan in plans}
+        )
     return decoded_frame(frame, decoder, Without(known or ())), known
