@@ -86,12 +86,15 @@ def test_windows_of_one_pass_each_have_theirs(
     assert sorted(ids(tmp_path / "lake"), key=str) == [1, 1, 6, None]
 
 
-def test_too_many_stop_the_window(broker: World, spark: SparkSession, tmp_path: Path) -> None:
-    """Before its job runs; the error names the first one."""
+@pytest.mark.parametrize(("limit", "told"), [("2", "2"), ("0.1", "0.1 of [0-9]+ offsets")])
+def test_too_many_stop_the_window(
+    broker: World, spark: SparkSession, tmp_path: Path, limit: str, told: str
+) -> None:
+    """Before its job runs; the error names the first one, and the number or the share that is allowed."""
     fill(broker)
     windows = service(broker)
-    limited = window(broker, on_bad=f"dead_letter:{broker.named('bad')}:2")
-    with pytest.raises(DecodeError, match=r"at least 3, and max_bad is 2.*\[0\] at offset 1"):
+    limited = window(broker, on_bad=f"dead_letter:{broker.named('bad')}:{limit}")
+    with pytest.raises(DecodeError, match=rf"max_bad is {told}.*\[0\] at offset 1"):
         windows.run(limited, tmp_path / "lake", spark=spark, window_id="w")
     assert (places(broker), ids(tmp_path / "lake")) == ([], [])
 
