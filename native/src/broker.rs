@@ -1,6 +1,7 @@
 //! The thread of one broker: it fetches the partitions that the broker leads, or has a nearer replica of, and decodes
 //! what comes.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,13 @@ use crate::batches::Batch;
 use crate::codecs::Codecs;
 use crate::columns::Filler;
 use crate::connection::{Connection, Failure};
-use crate::messages::{self, Aborted, Fetched, Wanted};
+use crate::messages::{self, Fetched, Wanted};
 use crate::partitions::{Shared, State, Table, locked, pause};
 use crate::queue::{Item, Trouble};
+use crate::sessions::After;
 use crate::supervisor;
+use crate::transactions::Transactions;
+use crate::wire::{Id, NO_ID};
 
 /// The longest wait without partitions, and while all of them back off.
 const IDLE: Duration = Duration::from_secs(1);
@@ -53,6 +57,7 @@ pub fn serve(shared: Arc<Shared>, number: i32) {
     let codecs = Codecs::new(shared.settings.zstd_bytes_max);
     let mut broker = Broker { shared, number, connection: None, codecs, turn: 0, failures: 0, pending: None };
     while !broker.shared.is_stopped() && broker.step() {}
+    broker.end_session();
     let mut table = broker.shared.table();
     table.served.remove(&number);
     table.threads -= 1;
@@ -82,11 +87,14 @@ impl Broker {
         let settings = &self.shared.settings;
         let timeout = settings.connecting.timeout + Duration::from_millis(settings.limits.wait_ms as u64);
         if connection.receive(timeout, &self.shared.stop).is_err() {
-            return self.lose(&pending.asked);
+            return self.shared.is_stopped() || self.lose(&pending.asked);
         }
         let response = std::mem::take(&mut connection.response);
-        let Ok(fetched) = messages::read_fetch(pending.version, &response) else {
-            return self.lose(&pending.asked);
+        let fetched = match messages::read_fetch(pending.version, &response) {
+            Ok(fetched) if connection.fetch_session.answered(fetched.error, fetched.session) != After::Failed => {
+                fetched
+            }
+            _ => return self.lose(&pending.asked),
         };
         // Positions first: the next request is under way while this response is decoded.
         let work = self.note(&pending.asked, fetched.partitions);
@@ -189,34 +197,34 @@ impl Broker {
         let turn = self.turn % numbers.len();
         numbers.rotate_left(turn);
         self.turn = self.turn.wrapping_add(1);
-        let wanted: Vec<Wanted> = numbers
-            .iter()
-            .map(|number| {
-                let part = &table.parts[*number];
-                Wanted {
-                    topic: &part.topic,
-                    id: part.id,
-                    partition: part.partition,
-                    leader_epoch: part.leader_epoch,
-                    offset: part.position,
-                    last_epoch: part.last_epoch,
-                }
-            })
-            .collect();
+        let asked =
+            numbers.iter().map(|number| Asked { part: *number, position: table.parts[*number].position }).collect();
+        let wanted: Vec<(usize, Wanted)> =
+            numbers.iter().map(|number| (*number, table.parts[*number].wanted())).collect();
         let version = messages::fetch_version(connection.versions, &wanted);
         let limits = &self.shared.settings.limits;
         let is_leader_asked = numbers.iter().any(|number| now < table.parts[*number].led_until);
         let rack = if is_leader_asked { "" } else { &limits.rack };
-        let sent =
-            connection.send(|correlation, client| messages::fetch(version, correlation, client, limits, rack, &wanted));
+        let in_session = connection.fetch_session.next(version, wanted);
+        let sent = connection
+            .send(|correlation, client| messages::fetch(version, correlation, client, limits, rack, &in_session));
         // What could not be sent is not answered either: that is where it shows.
         drop(sent);
-        let asked =
-            numbers.iter().map(|number| Asked { part: *number, position: table.parts[*number].position }).collect();
         for number in numbers {
             table.parts[number].owner = Some(self.number);
         }
         Some(Pending { version, asked })
+    }
+
+    /// Let the broker end its session, if it answers at once.
+    fn end_session(&mut self) {
+        let Some(connection) = self.connection.as_mut() else {
+            return;
+        };
+        if let Some((version, last)) = connection.fetch_session.end() {
+            let limits = &self.shared.settings.limits;
+            connection.end(|correlation, client| messages::fetch(version, correlation, client, limits, "", &last));
+        }
     }
 
     /// The connection is lost: others may ask for its partitions, once what was decoded of them is handed out.
@@ -239,12 +247,11 @@ impl Broker {
 
     /// Let others ask for partitions that this thread has not asked for again.
     fn release(&self, asked: &[Asked]) {
-        let pending = self.pending.as_ref().map_or(&[][..], |pending| &pending.asked);
+        let pending = self.pending.iter().flat_map(|pending| &pending.asked);
+        let pending: HashSet<usize> = pending.map(|one| one.part).collect();
         let mut table = self.shared.table();
-        for Asked { part, .. } in asked {
-            if !pending.iter().any(|one| one.part == *part) {
-                table.parts[*part].owner = None;
-            }
+        for Asked { part, .. } in asked.iter().filter(|one| !pending.contains(&one.part)) {
+            table.parts[*part].owner = None;
         }
     }
 
@@ -253,15 +260,7 @@ impl Broker {
         let mut table = self.shared.table();
         let mut work = Vec::new();
         let mut is_forbidden = false;
-        for fetched in fetched {
-            let is_it = |asked: &&Asked| {
-                let part = &table.parts[asked.part];
-                part.partition == fetched.partition
-                    && (part.topic == fetched.topic || (fetched.topic.is_empty() && part.id == fetched.id))
-            };
-            let Some(asked) = asked.iter().find(is_it).copied() else {
-                continue;
-            };
+        for (asked, fetched) in of_asked(&table, asked, fetched) {
             let part = &mut table.parts[asked.part];
             if part.state != State::Wanted || part.position != asked.position {
                 continue;
@@ -404,35 +403,20 @@ impl Broker {
     }
 }
 
-/// The aborted transactions among what was fetched.
-struct Transactions {
-    /// Those that have not begun yet, the next one at the end.
-    coming: Vec<Aborted>,
-    open: Vec<i64>,
-}
-
-impl Transactions {
-    fn new(mut aborted: Vec<Aborted>, is_committed: bool) -> Transactions {
-        if !is_committed {
-            aborted.clear();
-        }
-        aborted.sort_unstable_by_key(|aborted| std::cmp::Reverse(aborted.first_offset));
-        Transactions { coming: aborted, open: Vec::new() }
-    }
-
-    /// Return whether a batch has records that may be seen; each batch is asked about once, in order.
-    fn are_visible(&mut self, batch: &Batch) -> bool {
-        while let Some(aborted) = self.coming.pop_if(|aborted| aborted.first_offset <= batch.last) {
-            self.open.push(aborted.producer);
-        }
-        if batch.is_control() {
-            if batch.is_abort() {
-                self.open.retain(|producer| *producer != batch.producer);
-            }
-            return false;
-        }
-        !(batch.is_transactional() && self.open.contains(&batch.producer))
-    }
+/// Return what came of partitions that were asked for; those without news are not among it.
+fn of_asked<'a>(table: &Table, asked: &[Asked], fetched: Vec<Fetched<'a>>) -> Vec<(Asked, Fetched<'a>)> {
+    let Some(first) = fetched.first() else {
+        return Vec::new();
+    };
+    // A response has names of topics, or their ids.
+    let has_ids = first.topic.is_empty();
+    let key = |one: &Asked| {
+        let part = &table.parts[one.part];
+        if has_ids { ("", part.id, part.partition) } else { (part.topic.as_str(), NO_ID, part.partition) }
+    };
+    let by_key: HashMap<(&str, Id, i32), Asked> = asked.iter().map(|one| (key(one), *one)).collect();
+    let found = |one: &Fetched| by_key.get(&(one.topic, one.id, one.partition)).copied();
+    fetched.into_iter().filter_map(|one| Some((found(&one)?, one))).collect()
 }
 
 /// Return how far whole batches reach, and the epoch of the last one.

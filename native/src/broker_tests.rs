@@ -41,6 +41,8 @@ fn shared() -> Arc<Shared> {
     table.parts[0].leader = LEADER;
     for broker in [LEADER, NEARER] {
         table.brokers.insert(broker, ("127.0.0.1".to_owned(), 1));
+        // No thread is started, which would find nobody there.
+        table.served.insert(broker);
     }
     drop(table);
     shared

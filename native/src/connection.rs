@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::messages::{self, Versions};
 use crate::security::{Credentials, Security, Stream, authenticate};
+use crate::sessions::Session;
 
-/// How late a stop is felt.
+/// How late a stop is felt, and while bytes come, after how many of them.
 pub const SLICE: Duration = Duration::from_millis(50);
+const SLICE_BYTES: usize = 256 << 10;
+/// So long a broker may take to end a fetch session.
+const END_WAIT: Duration = Duration::from_millis(90);
 /// More than any response: brokers refuse records of 2 GiB.
 const RESPONSE_BYTES_MAX: usize = 1 << 30;
 /// So much is asked for before the first byte of a response has come: its size may be damaged.
@@ -55,6 +59,9 @@ pub struct Connection {
     /// When the session is to be renewed, which the broker ends else (KIP-368).
     renewed_at: Option<Instant>,
     pub versions: Versions,
+    pub fetch_session: Session,
+    /// Bytes of the last response that have not come yet.
+    unread: usize,
     /// The last response, without its size. Its memory serves the next one.
     pub response: Vec<u8>,
 }
@@ -87,6 +94,8 @@ impl Connection {
             correlation: 0,
             renewed_at: None,
             versions: Versions { fetch: 0, metadata: 0 },
+            fetch_session: Session::default(),
+            unread: 0,
             response: Vec::new(),
         };
         connection.ask(messages::api_versions, connecting.timeout, stop)?;
@@ -158,11 +167,29 @@ impl Connection {
         if !(4..=RESPONSE_BYTES_MAX).contains(&size) {
             return Err(broken("the size of a response is out of range"));
         }
-        self.fill(size, until, stop)?;
+        let filled = self.fill(size, until, stop);
+        self.unread = size - self.response.len();
+        filled?;
         if self.response[..4] != self.correlation.to_be_bytes() {
             return Err(broken("a response is not that of the request"));
         }
         Ok(())
+    }
+
+    /// Send a last request, and wait a moment for its response: a broker does not handle it if the connection ends with
+    /// bytes that nobody has read.
+    pub fn end(&mut self, request: impl FnOnce(i32, &str) -> Vec<u8>) {
+        let (until, never) = (Instant::now() + END_WAIT, AtomicBool::new(false));
+        let unread = std::mem::take(&mut self.unread);
+        if self.send(request).is_err() || self.fill(unread, until, &never).is_err() {
+            return;
+        }
+        // The first response may be that to the request before.
+        let answered = |connection: &mut Connection| {
+            let left = until.saturating_duration_since(Instant::now());
+            connection.receive(left, &never).is_ok()
+        };
+        let _is_ended = answered(self) || answered(self);
     }
 
     /// Read exactly so many bytes.
@@ -170,18 +197,17 @@ impl Connection {
         self.response.clear();
         self.response.reserve(size.min(RESERVED_BYTES_MAX));
         while self.response.len() < size {
-            let missing = (size - self.response.len()) as u64;
-            match (&mut self.stream).take(missing).read_to_end(&mut self.response) {
-                Ok(_) if self.response.len() < size => return Err(ErrorKind::UnexpectedEof.into()),
+            if stop.load(Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            if Instant::now() > until {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            let missing = (size - self.response.len()).min(SLICE_BYTES);
+            match (&mut self.stream).take(missing as u64).read_to_end(&mut self.response) {
+                Ok(read) if read < missing => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    if stop.load(Relaxed) {
-                        return Err(ErrorKind::Interrupted.into());
-                    }
-                    if Instant::now() > until {
-                        return Err(ErrorKind::TimedOut.into());
-                    }
-                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -18,6 +18,8 @@ mod python;
 pub mod queue;
 pub mod reader;
 pub mod security;
+mod sessions;
 mod supervisor;
 pub mod tokens;
+mod transactions;
 pub mod wire;

@@ -191,6 +191,15 @@ pub struct Wanted<'a> {
     pub last_epoch: i32,
 }
 
+/// What a request names in its session.
+pub struct InSession<'a> {
+    pub id: i32,
+    pub epoch: i32,
+    pub wanted: Vec<Wanted<'a>>,
+    /// Names and ids of topics, and partitions, that are to be fetched no more.
+    pub forgotten: Vec<(String, Id, i32)>,
+}
+
 #[derive(Clone)]
 pub struct FetchLimits {
     pub wait_ms: i32,
@@ -203,8 +212,12 @@ pub struct FetchLimits {
 }
 
 /// Return the version of a fetch: topics without an id are named.
-pub fn fetch_version(versions: Versions, wanted: &[Wanted]) -> i16 {
-    if wanted.iter().any(|wanted| wanted.id == NO_ID) { versions.fetch.min(FETCH_BY_ID - 1) } else { versions.fetch }
+pub fn fetch_version(versions: Versions, wanted: &[(usize, Wanted)]) -> i16 {
+    if wanted.iter().any(|(_, wanted)| wanted.id == NO_ID) {
+        versions.fetch.min(FETCH_BY_ID - 1)
+    } else {
+        versions.fetch
+    }
 }
 
 /// `rack` is that of the limits, or empty where leaders themselves are to answer.
@@ -214,7 +227,7 @@ pub fn fetch(
     client: &str,
     limits: &FetchLimits,
     rack: &str,
-    wanted: &[Wanted],
+    session: &InSession,
 ) -> Vec<u8> {
     let mut writer = Writer::request(FETCH, version, correlation, client);
     if version < FETCH_WITHOUT_REPLICA {
@@ -224,17 +237,19 @@ pub fn fetch(
     writer.i32(limits.min_bytes);
     writer.i32(limits.max_bytes);
     writer.i8(i8::from(limits.committed));
-    // No session.
-    writer.i32(0);
-    writer.i32(-1);
-    // One entry for each partition keeps their order, in which the broker serves them.
-    writer.count(wanted.len());
-    for wanted in wanted {
+    writer.i32(session.id);
+    writer.i32(session.epoch);
+    let topic = |writer: &mut Writer, name: &str, id: &Id| {
         if version >= FETCH_BY_ID {
-            writer.0.extend(wanted.id);
+            writer.0.extend(id);
         } else {
-            writer.text(wanted.topic);
+            writer.text(name);
         }
+    };
+    // One entry for each partition keeps their order, in which the broker serves them.
+    writer.count(session.wanted.len());
+    for wanted in &session.wanted {
+        topic(&mut writer, wanted.topic, &wanted.id);
         writer.count(1);
         writer.i32(wanted.partition);
         writer.i32(wanted.leader_epoch);
@@ -245,8 +260,13 @@ pub fn fetch(
         writer.tags();
         writer.tags();
     }
-    // Nothing to forget.
-    writer.count(0);
+    writer.count(session.forgotten.len());
+    for (name, id, partition) in &session.forgotten {
+        topic(&mut writer, name, id);
+        writer.count(1);
+        writer.i32(*partition);
+        writer.tags();
+    }
     writer.text(rack);
     writer.tags();
     writer.framed()
@@ -281,6 +301,10 @@ pub struct Fetched<'a> {
 
 pub struct FetchResponse<'a> {
     pub throttled_ms: i32,
+    /// Of the whole request.
+    pub error: i16,
+    /// The number of the session; 0: there is none.
+    pub session: i32,
     pub partitions: Vec<Fetched<'a>>,
 }
 
@@ -289,9 +313,7 @@ pub fn read_fetch(version: i16, response: &[u8]) -> Read<FetchResponse<'_>> {
     reader.i32()?;
     reader.tags()?;
     let throttled_ms = reader.i32()?;
-    // The error of the session, of which there is none, and its number.
-    reader.i16()?;
-    reader.i32()?;
+    let (error, session) = (reader.i16()?, reader.i32()?);
     let mut partitions = Vec::new();
     reader.each(|reader| {
         let (mut topic, mut id) = ("", NO_ID);
@@ -307,7 +329,7 @@ pub fn read_fetch(version: i16, response: &[u8]) -> Read<FetchResponse<'_>> {
         reader.tags()
     })?;
     reader.tags()?;
-    Ok(FetchResponse { throttled_ms, partitions })
+    Ok(FetchResponse { throttled_ms, error, session, partitions })
 }
 
 fn read_partition<'a>(reader: &mut Reader<'a>, topic: &'a str, id: Id) -> Read<Fetched<'a>> {

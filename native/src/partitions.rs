@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::columns::{Filler, Projection};
 use crate::connection::{Connecting, Failure};
-use crate::messages::FetchLimits;
+use crate::messages::{FetchLimits, Wanted};
 use crate::queue::{Item, Queue, Trouble};
 use crate::wire::{Id, NO_ID};
 
@@ -75,6 +75,18 @@ pub struct Part {
 impl Part {
     pub fn end(&self) -> i64 {
         self.ranges.last().map_or(0, |range| range.1)
+    }
+
+    /// What a fetch is to bring.
+    pub fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            topic: &self.topic,
+            id: self.id,
+            partition: self.partition,
+            leader_epoch: self.leader_epoch,
+            offset: self.position,
+            last_epoch: self.last_epoch,
+        }
     }
 
     /// The broker to fetch from.
