@@ -166,10 +166,12 @@ def read(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(10_800)
 @settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=examples(25),
+    # 2,046 logs by night.
+    max_examples=examples(31),
 )
 @given(data=st.data())
 def test_both_readers_return_the_same(
