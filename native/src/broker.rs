@@ -104,7 +104,8 @@ impl Broker {
             self.shared.sleep(time);
         }
         self.pending = self.ask();
-        let collected_max = self.shared.settings.queued_bytes_max / (2 * work.len().max(1));
+        let collecting = self.shared.table().wanted().count();
+        let collected_max = self.shared.settings.queued_bytes_max / (2 * collecting.max(1));
         for (asked, work) in work {
             let is_heard = match work {
                 Work::Stop(trouble) => {
@@ -452,6 +453,9 @@ fn left_of(ranges: &[(i64, i64)], position: i64) -> Vec<(i64, i64)> {
 /// Hand out what is collected; false: nobody listens.
 fn put(shared: &Shared, part: usize, filler: &mut Filler, end: i64) -> bool {
     let bytes = filler.bytes();
+    if bytes >= COLLECTED_BYTES_MIN {
+        crate::take_back_memory();
+    }
     filler.finish().is_none_or(|records| shared.queue.put(Item::Records { part, records, end }, bytes))
 }
 

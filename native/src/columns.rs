@@ -158,11 +158,17 @@ struct Bytes {
     ends: Vec<i32>,
     data: Vec<u8>,
     nulls: Nulls,
+    /// What the last batch had, and the next one will: memory is taken for it once it begins.
+    expected: (usize, usize),
 }
 
 impl Bytes {
     #[inline]
     fn push(&mut self, bytes: Option<&[u8]>) {
+        if self.ends.capacity() == 0 {
+            self.ends.reserve_exact(self.expected.0);
+            self.data.reserve_exact(self.expected.1);
+        }
         match bytes {
             Some(bytes) => {
                 self.data.extend_from_slice(bytes);
@@ -181,11 +187,9 @@ impl Bytes {
     }
 
     fn parts(&mut self) -> (OffsetBuffer<i32>, Buffer, Option<NullBuffer>) {
-        let (rows, size) = (self.ends.len(), self.data.len());
-        let data = std::mem::replace(&mut self.data, Vec::with_capacity(size));
-        let offsets = offsets(&mut self.ends);
-        self.ends.reserve(rows);
-        (offsets, Buffer::from_vec(data), self.nulls.finish())
+        self.expected = (self.ends.len(), self.data.len());
+        let (mut ends, data) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.data));
+        (offsets(&mut ends), Buffer::from_vec(data), self.nulls.finish())
     }
 
     fn finish(&mut self) -> BinaryArray {
@@ -199,6 +203,8 @@ pub struct Filler {
     projection: Projection,
     topic: String,
     partition: i32,
+    /// The rows of the last batch.
+    expected: usize,
     offsets: Vec<i64>,
     timestamps: Vec<i64>,
     types: Vec<i32>,
@@ -216,6 +222,7 @@ impl Filler {
             projection,
             topic: topic.to_owned(),
             partition,
+            expected: 0,
             offsets: Vec::new(),
             timestamps: Vec::new(),
             types: Vec::new(),
@@ -253,6 +260,11 @@ impl Filler {
 
     #[inline]
     pub fn record(&mut self, offset: i64, timestamp: i64, is_log_append_time: bool) {
+        if self.offsets.capacity() == 0 {
+            self.types.reserve_exact(self.expected);
+            self.offsets.reserve_exact(self.expected);
+            self.timestamps.reserve_exact(self.expected);
+        }
         self.types.push(i32::from(is_log_append_time));
         self.offsets.push(offset);
         self.timestamps.push(timestamp);
@@ -306,9 +318,8 @@ impl Filler {
         }
         let columns = self.projection.columns.clone();
         let arrays = columns.into_iter().map(|column| self.array(column, rows)).collect();
-        self.offsets = Vec::with_capacity(rows);
-        self.timestamps = Vec::with_capacity(rows);
-        self.types = Vec::with_capacity(rows);
+        // Also those that are no columns.
+        (self.offsets, self.timestamps, self.types, self.expected) = (Vec::new(), Vec::new(), Vec::new(), rows);
         Some(RecordBatch::try_new(self.projection.schema.clone(), arrays).expect("columns are of the schema"))
     }
 
@@ -346,7 +357,7 @@ impl Filler {
         let names = StringArray::try_new(ends, names, None).expect("names were checked");
         let columns: Vec<ArrayRef> = vec![Arc::new(names), Arc::new(self.header_values.finish())];
         let items = StructArray::new(header_fields(), columns, None);
-        let (ends, nulls) = (offsets(&mut self.header_ends), self.header_nulls.finish());
+        let (ends, nulls) = (offsets(&mut std::mem::take(&mut self.header_ends)), self.header_nulls.finish());
         Arc::new(ListArray::new(header(), ends, Arc::new(items), nulls))
     }
 }

@@ -195,7 +195,6 @@ impl Connection {
     /// Read exactly so many bytes.
     fn fill(&mut self, size: usize, until: Instant, stop: &AtomicBool) -> io::Result<()> {
         self.response.clear();
-        self.response.reserve(size.min(RESERVED_BYTES_MAX));
         while self.response.len() < size {
             if stop.load(Relaxed) {
                 return Err(ErrorKind::Interrupted.into());
@@ -204,6 +203,11 @@ impl Connection {
                 return Err(ErrorKind::TimedOut.into());
             }
             let missing = (size - self.response.len()).min(SLICE_BYTES);
+            if self.response.capacity() - self.response.len() < missing {
+                // Doubled, and no larger than the response.
+                let more = self.response.len().max(RESERVED_BYTES_MAX);
+                self.response.reserve_exact(more.min(size - self.response.len()));
+            }
             match (&mut self.stream).take(missing as u64).read_to_end(&mut self.response) {
                 Ok(read) if read < missing => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}

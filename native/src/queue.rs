@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 
 use crate::batches::Fault;
+use crate::columns::BATCH_BYTES;
 use crate::partitions::locked;
 use crate::wire::Id;
 
@@ -85,7 +86,7 @@ impl Queue {
         true
     }
 
-    /// Take what there is, at most so many items; wait for the first one.
+    /// Take what there is, at most so many items and a batch's bytes, which nothing bounds any more; wait for the first one.
     pub fn take(&self, count: usize, wait: Duration) -> Vec<Item> {
         let until = Instant::now() + wait;
         let mut inner = self.lock();
@@ -95,7 +96,13 @@ impl Queue {
             };
             inner = self.filled.wait_timeout(inner, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
-        let count = count.min(inner.items.len());
+        let mut left = BATCH_BYTES;
+        let fits = |(bytes, _): &&(usize, Item)| {
+            let fits = left > 0;
+            left = left.saturating_sub(*bytes);
+            fits
+        };
+        let count = inner.items.iter().take(count).take_while(fits).count();
         let taken: Vec<(usize, Item)> = inner.items.drain(..count).collect();
         inner.bytes -= taken.iter().map(|(bytes, _)| bytes).sum::<usize>();
         self.emptied.notify_all();
