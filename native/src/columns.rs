@@ -10,7 +10,7 @@ use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBu
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
 /// Bytes of keys, values and headers in one batch, about.
-pub const BATCH_BYTES: usize = 8 << 20;
+pub const BATCH_BYTES: usize = 2 << 20;
 /// What a row takes besides: offset, timestamp, ends.
 const ROW_BYTES: usize = 24;
 

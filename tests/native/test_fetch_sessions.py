@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops import ClientSettings
-from kafka_ordered_ops.core.errors import ReadTimeoutError
+from kafka_ordered_ops.core.errors import ReadTimeoutError, TopicRecreatedError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.embedded import EmbeddedKafka
@@ -106,11 +106,18 @@ def wire(broker: Wire) -> Wire:
     return broker
 
 
-def make_topic(wire: Wire, partitions: int = PARTITIONS) -> str:
+def make_topic(wire: Wire, partitions: int = PARTITIONS, name: str | None = None) -> str:
     """A topic of the test's own."""
-    name = f"sessions-{uuid.uuid4().hex[:8]}"
+    name = name or f"sessions-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": wire.plain})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            admin.create_topics([NewTopic(name, partitions)])[name].result(TIMEOUT_S)
+            break
+        except KafkaException:
+            # Its predecessor is being deleted.
+            assert time.monotonic() < deadline
     tps = [TopicPartition(name, number) for number in range(partitions)]
     with open_lookup(ClientSettings.of(wire.plain)) as lookup:
         assert set(lookup.end_offsets(tps, Isolation.READ_COMMITTED).values()) == {0}
@@ -269,3 +276,20 @@ def test_partitions_come_and_go(wire: Wire) -> None:
         read.until_rows(reader, 46)
         assert {fetch[2] for fetch in wire.fetches[1:]} != {0}
     assert read.offsets == {0: list(range(20)), 1: [*range(10), *range(4, 20)]}
+
+
+def test_a_topic_that_is_created_again_is_found(wire: Wire) -> None:
+    """Also where the session had no news of it for a while, and its offsets fit."""
+    topic = make_topic(wire, 2)
+    read = Collected()
+    with reader_of(wire, topic, 2) as reader:
+        produce(wire, topic, (0, 1), 5)
+        read.until_rows(reader, 10)
+        read.until_answers(reader, wire, len(wire.answers) + 3)
+        admin = AdminClient({"bootstrap.servers": wire.plain})
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        make_topic(wire, 2, topic)
+        produce(wire, topic, (0, 1), 10)
+        with pytest.raises(TopicRecreatedError, match=topic):
+            read.until_rows(reader, 11)
+    assert read.offsets == {0: list(range(5)), 1: list(range(5))}

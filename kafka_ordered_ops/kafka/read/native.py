@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -208,8 +208,8 @@ class NativeReader:
         for turn in self._rounds(_SCAN):
             offsets = timestamps = _NO_OFFSETS
             if turn.records is not None:
-                offsets = turn.records.column(0).to_numpy()
-                timestamps = turn.records.column(1).view(pa.int64()).to_numpy()
+                offsets = _numbers(turn.records.column(0))
+                timestamps = _numbers(turn.records.column(1).view(pa.int64()))
             yield ScanBatch(turn.tp, offsets, timestamps, turn.position)
         if self._other is not None:
             yield from self._other.timestamps()
@@ -378,3 +378,11 @@ class NativeReader:
     def _check_open(self) -> None:
         self._home.check("a reader")
         invariant(self._is_open, "a reader reads inside its `with` block")
+
+
+def _numbers(column: Any) -> Int64Array:
+    """Return a column without nulls, not copied.
+
+    `to_numpy` would import pandas where it is installed, which takes more memory than a scan.
+    """
+    return cast(Int64Array, np.from_dlpack(column))
