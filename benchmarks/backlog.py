@@ -48,21 +48,29 @@ _CONFIG: Final = {
 StampsOf = Callable[[int], list[int]]
 
 
-def topic_of(records: int) -> str:
+def topic_of(records: int, value_bytes: int = VALUE_BYTES) -> str:
     """The name of the topic with so many records."""
-    return f"backlog-{records}"
+    size = "" if value_bytes == VALUE_BYTES else f"-{value_bytes}"
+    return f"backlog-{records}{size}"
 
 
-def make_backlog(bootstrap: str, records: int, *, partitions: int = PARTITIONS) -> None:
+def make_backlog(
+    bootstrap: str,
+    records: int,
+    *,
+    partitions: int = PARTITIONS,
+    value_bytes: int = VALUE_BYTES,
+) -> None:
     """Makes and fills the topic of so many records, unless it is there.
 
     Each partition has the same number of records of the day, evenly over it but out of order by some
-    minutes, and then one in a hundred of the next day. Keys have 6 bytes and values 100, half of them
+    minutes, and then one in a hundred of the next day. Keys have 6 bytes and values 100 by default, half of them
     random; there are no headers, and batches are not compressed.
     """
     each = shares(records, partitions)
     in_all = sum(count + count // _AFTER_EVERY for count in each)
-    make_topic(bootstrap, topic_of(records), partial(_day_stamps, each), in_all, partitions)
+    topic, stamps_of = topic_of(records, value_bytes), partial(_day_stamps, each)
+    make_topic(bootstrap, topic, stamps_of, in_all, partitions, value_bytes)
 
 
 def shares(records: int, partitions: int) -> list[int]:
@@ -71,7 +79,12 @@ def shares(records: int, partitions: int) -> list[int]:
 
 
 def make_topic(
-    bootstrap: str, topic: str, stamps_of: StampsOf, records: int, partitions: int
+    bootstrap: str,
+    topic: str,
+    stamps_of: StampsOf,
+    records: int,
+    partitions: int,
+    value_bytes: int = VALUE_BYTES,
 ) -> None:
     """Makes and fills a topic, unless it is there; `records` is the number that its log must have."""
     if has_topic(bootstrap, topic):
@@ -80,8 +93,11 @@ def make_topic(
     workers = min(partitions, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         parts = [range(n, partitions, workers) for n in range(workers)]
-        for future in [pool.submit(_fill, bootstrap, topic, stamps_of, part) for part in parts]:
-            future.result()
+        fills = [
+            pool.submit(_fill, bootstrap, topic, stamps_of, part, value_bytes) for part in parts
+        ]
+        for fill in fills:
+            fill.result()
     found = sum(end_offsets(bootstrap, topic).values())
     if found != records:
         raise BrokerError(f"{topic} has {found:,} records instead of {records:,}", code="short")
@@ -120,9 +136,16 @@ def _day_stamps(counts: list[int], partition: int) -> list[int]:
     return stamps_ms(counts[partition], seed=partition)
 
 
-def _fill(bootstrap: str, topic: str, stamps_of: StampsOf, partitions: range) -> None:
-    text = random.Random(7).randbytes(_VALUES * VALUE_BYTES // 2).hex().encode()
-    values = [text[n * VALUE_BYTES : (n + 1) * VALUE_BYTES] for n in range(_VALUES)]
+def _fill(
+    bootstrap: str,
+    topic: str,
+    stamps_of: StampsOf,
+    partitions: range,
+    value_bytes: int = VALUE_BYTES,
+) -> None:
+    count = _VALUES * VALUE_BYTES // value_bytes
+    text = random.Random(7).randbytes(count * value_bytes // 2).hex().encode()
+    values = [text[n * value_bytes : (n + 1) * value_bytes] for n in range(count)]
     keys = [b"%06d" % n for n in range(_KEYS)]
     producer = ck.Producer(
         {
@@ -138,7 +161,7 @@ def _fill(bootstrap: str, topic: str, stamps_of: StampsOf, partitions: range) ->
     for partition in partitions:
         for n, stamp_ms in enumerate(stamps_of(partition)):
             at = n * PARTITIONS + partition
-            value, key = values[at % _VALUES], keys[at % _KEYS]
+            value, key = values[at % count], keys[at % _KEYS]
             while True:
                 try:
                     producer.produce(

@@ -29,13 +29,25 @@ from benchmarks.processing_report import (
     times_ideal,
     times_ideal_of,
 )
+from benchmarks.readers import CONNECTOR as CONNECTOR_WINDOW
+from benchmarks.readers import (
+    CONNECTOR_ORDERED,
+    CPU_A_MILLION,
+    READERS,
+    Task,
+    name_of,
+)
+from benchmarks.readers import JAVA as JAVA_READ
+from benchmarks.readers import STREAMING as STREAMING_HOURS
 from benchmarks.relay import ONE_BY_ONE as RELAY_ONE_BY_ONE
 from benchmarks.relay import P99, PACE, RELAY, RELAY_BATCHES, RELAY_LATENCY, RELAY_SINGLE
 from benchmarks.relay_report import milliseconds, records_a_second, requests_a_second
 from benchmarks.statistics import Results, Spread, ratio
 from benchmarks.tables import published_share, spread_text, table
 from benchmarks.tail import CONSUME, PEERS, TAIL, TAIL_GROWTH
+from benchmarks.values import Measurement
 from benchmarks.work_processor import Way as WorkWay
+from kafka_ordered_ops.kafka.settings import ReaderKind
 
 _PLAN_PARTITIONS: Final = 1_000
 _MB: Final = 1_000_000
@@ -87,6 +99,7 @@ def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     yield from _decoded(results.get(DECODED, ()))
     yield from _planning(results.get("planning", ()))
     yield from _hourly(results.get("hourly", ()))
+    yield from _native(results.get(READERS, ()))
     yield from _publishing(results.get("publishing", ()))
     yield from _offset_maps(results.get(OFFSET_MAPS, ()))
     yield from _offsets_show(results.get(OFFSETS_SHOW, ()))
@@ -154,6 +167,56 @@ def _hourly(hourly: Sequence[Results]) -> Iterator[Goal]:
     found = _ratio(hourly, ONE_BY_ONE, ONE_PASS)
     if found is not None:
         yield Goal("24 windows one by one, times one pass", 5.0, found, at_least=True)
+
+
+def _native(results: Sequence[Results]) -> Iterator[Goal]:
+    """Of the native reader: wall against others, CPU, and memory against librdkafka."""
+
+    def native(task: Task) -> str:
+        return name_of(task, ReaderKind.NATIVE)
+
+    def librdkafka(task: Task) -> str:
+        return name_of(task, ReaderKind.LIBRDKAFKA)
+
+    for task, base, limit in (
+        (Task.READ, JAVA_READ, 0.5),
+        (Task.PYTHON, CONNECTOR_WINDOW, 0.8),
+        (Task.LOCAL, CONNECTOR_WINDOW, 0.33),
+        (Task.PYTHON_ORDERED, CONNECTOR_ORDERED, 0.55),
+        (Task.LOCAL_ORDERED, CONNECTOR_ORDERED, 0.25),
+        (Task.HOURS_PYTHON, STREAMING_HOURS, 1.1),
+        (Task.HOURS_LOCAL, STREAMING_HOURS, 0.6),
+    ):
+        if found := _ratio(results, native(task), base):
+            yield Goal(f"{native(task)}, times {base}", limit, found)
+    if found := _ratio(results, librdkafka(Task.READ), native(Task.ORDERED)):
+        text = f"{native(Task.ORDERED)}: speed, times {librdkafka(Task.READ)}"
+        yield Goal(text, 2.0, found, at_least=True)
+    by_name = {one.contender: one for one in results}
+    for task, limit in ((Task.READ, 0.16), (Task.READ_KILOBYTES, 0.7)):
+        found = one.spread(_cpu_a_million) if (one := by_name.get(native(task))) else None
+        if found is not None:
+            yield Goal(f"{native(task)}: {CPU_A_MILLION}", limit, found)
+    for task in Task:
+        one, other = by_name.get(native(task)), by_name.get(librdkafka(task))
+        if one is None or other is None:
+            continue
+        if task is Task.SCAN and (found := _cpu_ratio(one, other)):
+            yield Goal(f"{one.contender}, CPU, times {other.contender}", 0.15, found)
+        mine, theirs = one.memory_bytes, other.memory_bytes
+        if mine and theirs and (found := Spread.of([mine / theirs])):
+            yield Goal(f"{one.contender}, peak memory, times {other.contender}", 1.0, found)
+
+
+def _cpu_a_million(run: Measurement) -> float | None:
+    return run.figures.get(CPU_A_MILLION)
+
+
+def _cpu_ratio(one: Results, other: Results) -> Spread | None:
+    """CPU of reading alone, within each round."""
+    theirs = {run.round: _cpu_a_million(run) for run in other.rounds}
+    mine = ((_cpu_a_million(run), theirs.get(run.round)) for run in one.rounds)
+    return Spread.of([ours / base for ours, base in mine if ours and base])
 
 
 def _publishing(publishing: Sequence[Results]) -> Iterator[Goal]:

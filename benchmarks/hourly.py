@@ -17,6 +17,7 @@ from benchmarks.one_window import wake_workers
 from benchmarks.sessions import CONNECTOR_TUNING, rows_in, spark_session
 from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import Earliest, OrderedWindows, Window, stage_windows
+from kafka_ordered_ops.kafka.settings import ReaderKind
 from kafka_ordered_ops.spark import read_window, read_windows, write_window, write_windows
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class HourlyWindows:
 
     records: int
     one_pass: bool
+    reader: ReaderKind = ReaderKind.AUTO
 
     def start(self, place: Place) -> Work:
         """Starts Spark."""
@@ -53,7 +55,8 @@ class HourlyWindows:
             out = place.folder / f"round-{round_}"
             group_id = f"bench-{uuid.uuid4().hex[:12]}"
             started = time.perf_counter()
-            with OrderedWindows({"bootstrap.servers": place.bootstrap}, group_id) as windows:
+            settings = {"bootstrap.servers": place.bootstrap, "reader": self.reader.value}
+            with OrderedWindows(settings, group_id) as windows:
                 if self.one_pass:
                     _deliver_together(spark, windows, asked, names, out)
                 else:
@@ -72,6 +75,7 @@ class HourlyLocal:
     """The same in one pass by engine local: this process reads and writes, without Spark."""
 
     records: int
+    reader: ReaderKind = ReaderKind.AUTO
 
     def start(self, place: Place) -> Work:
         """Nothing to start."""
@@ -85,9 +89,8 @@ class HourlyLocal:
         def run(round_: int) -> Outcome:
             out = place.folder / f"round-{round_}"
             started = time.perf_counter()
-            with OrderedWindows(
-                {"bootstrap.servers": place.bootstrap}, f"bench-{uuid.uuid4().hex[:12]}"
-            ) as windows:
+            settings = {"bootstrap.servers": place.bootstrap, "reader": self.reader.value}
+            with OrderedWindows(settings, f"bench-{uuid.uuid4().hex[:12]}") as windows:
                 plans = windows.plan_many(asked, names)
                 staged = stage_windows(plans, windows.settings, out, ordered=False)
                 windows.commit_many(plans, staged)

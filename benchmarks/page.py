@@ -18,6 +18,7 @@ _MAIN: Final = (
     "window by engine",
     "in order by engine",
     "24 windows",
+    "native: ",
     "ordered read, streaming 0",
     "plain function, times Parallel",
     "k records/s through an empty plain",

@@ -1,4 +1,4 @@
-"""The native reader beside librdkafka, in one run: plain reads, scans, ordered reads, and windows to Parquet.
+"""The native reader beside librdkafka, in one run: plain reads, scans, ordered reads, windows to Parquet, and a day of hours.
 
 Beside both, what others do with the same log: Kafka's own measure of a Java consumer, and Spark's connector.
 """
@@ -14,13 +14,14 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
-from benchmarks.backlog import DAY, DAY_START, make_backlog, topic_of
+from benchmarks.backlog import DAY, DAY_START, VALUE_BYTES, make_backlog, topic_of
+from benchmarks.hourly import HourlyLocal, HourlyWindows, Streaming
 from benchmarks.jvm_reading import JvmRead
 from benchmarks.one_window import WAKE_RECORDS, Connector, day_window, wake_workers
 from benchmarks.sessions import spark_session
 from benchmarks.usage import peak_memory_bytes
-from benchmarks.values import Comparison, Contender, Outcome, Place, Work
-from kafka_ordered_ops import ClientSettings, OrderedReader, OrderedWindows
+from benchmarks.values import Comparison, Contender, Job, Outcome, Place, Work
+from kafka_ordered_ops import ClientSettings, Earliest, OrderedReader, OrderedWindows, Window
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.settings import ReaderKind
 from kafka_ordered_ops.output.writing.stage import stage_window
@@ -30,6 +31,13 @@ READERS: Final = "readers"
 JAVA: Final = "ConsumerPerformance"
 CONNECTOR: Final = "connector: window to Parquet"
 CONNECTOR_ORDERED: Final = "connector: window in order"
+STREAMING: Final = "connector: 24 hours in one streaming query"
+
+#: Of plain reads: what reading alone took.
+CPU_A_MILLION: Final = "CPU s for a million records"
+#: Records of 1 KB: as many bytes as of 100 B, times two.
+KILOBYTE: Final = 1_000
+_KILOBYTE_ONE_OF: Final = 5
 
 
 class Task(StrEnum):
@@ -37,6 +45,7 @@ class Task(StrEnum):
 
     #: All columns, of all partitions, in no order.
     READ = "to Arrow"
+    READ_KILOBYTES = "to Arrow, 1 KB"
     #: Offsets and timestamps, as planning reads them.
     SCAN = "scan"
     ORDERED = "ordered read"
@@ -44,6 +53,9 @@ class Task(StrEnum):
     LOCAL_ORDERED = "window in order, local"
     PYTHON = "window to Parquet, python"
     PYTHON_ORDERED = "window in order, python"
+    #: The 24 windows of a day in one pass.
+    HOURS_LOCAL = "24 hours, local"
+    HOURS_PYTHON = "24 hours, python"
 
 
 def name_of(task: Task, reader: ReaderKind) -> str:
@@ -56,17 +68,29 @@ def readers_comparison(records: int) -> Comparison:
     kinds = [ReaderKind.LIBRDKAFKA]
     if find_spec("kafka_ordered_ops_native") is not None:
         kinds.append(ReaderKind.NATIVE)
-    contenders = [
-        Contender(name_of(task, kind), records, ReadBy(records, task, kind))
-        for task in Task
-        for kind in kinds
-    ]
+    contenders = [_contender(task, kind, records) for task in Task for kind in kinds]
     contenders += [
         Contender(JAVA, records, ReadByJava(records)),
         Contender(CONNECTOR, records, Connector(records)),
         Contender(CONNECTOR_ORDERED, records, Connector(records, ordered=True)),
+        Contender(STREAMING, records, Streaming(records, one_query=True)),
     ]
     return Comparison(READERS, tuple(contenders), partial(_prepare, records))
+
+
+def _contender(task: Task, kind: ReaderKind, records: int) -> Contender:
+    job: Job
+    match task:
+        case Task.HOURS_LOCAL:
+            job = HourlyLocal(records, kind)
+        case Task.HOURS_PYTHON:
+            job = HourlyWindows(records, one_pass=True, reader=kind)
+        case Task.READ_KILOBYTES:
+            records //= _KILOBYTE_ONE_OF
+            job = ReadBy(records, task, kind, KILOBYTE)
+        case _:
+            job = ReadBy(records, task, kind)
+    return Contender(name_of(task, kind), records, job)
 
 
 @dataclass(frozen=True)
@@ -76,12 +100,13 @@ class ReadBy:
     records: int
     task: Task
     kind: ReaderKind
+    value_bytes: int = VALUE_BYTES
 
     def start(self, place: Place) -> Work:
         """Starts Spark where it is used."""
         settings = ClientSettings.of({"bootstrap.servers": place.bootstrap, "reader": self.kind})
         match self.task:
-            case Task.READ | Task.SCAN:
+            case Task.READ | Task.READ_KILOBYTES | Task.SCAN:
                 return Work(lambda _: self._read(settings))
             case Task.ORDERED:
                 return Work(lambda _: self._in_order(settings))
@@ -96,14 +121,18 @@ class ReadBy:
 
     def _read(self, settings: ClientSettings) -> Outcome:
         with OrderedWindows(settings, "bench-readers") as windows:
-            plan = windows.preview(day_window(self.records), "day")
-        started = time.perf_counter()
+            topic = topic_of(self.records, self.value_bytes)
+            day = Window([topic], cutoff=DAY_START + DAY, starting_offsets=Earliest())
+            plan = windows.preview(day, "day")
+        started, cpu_started = time.perf_counter(), time.process_time()
         with open_reader(settings, plan.group_id, plan.isolation, plan.taken) as reader:
             if self.task is Task.SCAN:
                 rows = sum(batch.offsets.size for batch in reader.timestamps())
             else:
                 rows = sum(batch.num_rows for batch in reader.batches())
-        return Outcome(time.perf_counter() - started, rows, memory_bytes=peak_memory_bytes())
+        seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
+        figures = {CPU_A_MILLION: cpu_s * 1_000_000 / rows}
+        return Outcome(seconds, rows, figures=figures, memory_bytes=peak_memory_bytes())
 
     def _in_order(self, settings: ClientSettings) -> Outcome:
         started = time.perf_counter()
@@ -152,3 +181,4 @@ class ReadByJava:
 def _prepare(records: int, place: Place) -> None:
     for size in {WAKE_RECORDS, records}:
         make_backlog(place.bootstrap, size)
+    make_backlog(place.bootstrap, records // _KILOBYTE_ONE_OF, value_bytes=KILOBYTE)
