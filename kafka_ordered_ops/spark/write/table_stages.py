@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.spark.write.table_errors import beside_others
 from kafka_ordered_ops.spark.write.table_evolution import (
     Addition,
+    Path,
     add_columns,
     additions,
     clash,
@@ -46,6 +47,9 @@ COMMIT_PROPERTY: Final = "kafka-ordered-ops.commit"
 
 #: The property of a staging table that names the table whose rows it stages.
 _OWNER_PROPERTY: Final = "kafka-ordered-ops.staging-of"
+
+#: The property with the columns and fields of a staging table that windows add to its table.
+_ADDS_PROPERTY: Final = "kafka-ordered-ops.adds"
 
 #: The errors of Spark and of the formats for a missing table.
 _MISSING: Final = re.compile(
@@ -193,27 +197,53 @@ class StagingTable:
             if "ALREADY_EXISTS" not in str(error):
                 raise
             self.check()
-            if self._is_stale(like):
+            staged = self._spark.table(self.name).schema
+            if self._is_stale(staged, like.schema):
                 # A stale table is replaced: its rows are lost, and their windows are read again.
                 writer.createOrReplace()
             else:
                 # Columns that were added to the table since.
-                staged = self._spark.table(self.name).schema
                 self._add([*additions(like.schema, staged, self._facts.folded)])
         self._is_made = True
 
-    def _is_stale(self, like: DataFrame) -> bool:
+    def _is_stale(self, staged: Any, table: Any) -> bool:
         """Return whether the staging table has a column that was dropped, renamed or changed in the table.
 
-        In Delta, a column that the table does not have may be one that a window adds.
+        A column that the table does not have yet may be one that a window adds: the staging table's property names those.
         """
-        staged, folded = self._spark.table(self.name).schema, self._facts.folded
-        if clash(staged, like.schema, folded):
+        folded = self._facts.folded
+        if clash(staged, table, folded):
             return True
-        if self._facts.format == "delta":
-            known = set(map(folded, like.columns))
-            return not all(field.nullable or folded(field.name) in known for field in staged)
-        return any(additions(staged, like.schema, folded))
+        extra = [self._folded_path(each.path) for each in additions(staged, table, folded)]
+        added = self._added()
+        # What the table has by now is not added any more: it may be renamed.
+        waiting = {
+            path
+            for path in added
+            if any(_is_below(path, each) or _is_below(each, path) for each in extra)
+        }
+        if waiting != added:
+            self._keep_added(waiting)
+        return not all(any(_is_below(path, above) for above in waiting) for path in extra)
+
+    def _added(self) -> set[Path]:
+        """Return the columns and fields that windows add."""
+        for row in self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect():
+            if row[0] == _ADDS_PROPERTY:
+                try:
+                    paths = strict_json.loads(str(row[1]), limit_bytes=METADATA_BYTES_MAX)
+                except JsonError:
+                    return set()
+                return {tuple(map(str, path)) for path in paths if isinstance(path, list)}
+        return set()
+
+    def _keep_added(self, paths: set[Path]) -> None:
+        text = literal(strict_json.dumps(sorted(map(list, paths))))
+        statement = f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_ADDS_PROPERTY}' = {text})"
+        beside_others(partial(self._spark.sql, statement))
+
+    def _folded_path(self, path: Path) -> Path:
+        return tuple(map(self._facts.folded, path))
 
     def _add_for(self, rows: DataFrame, added: Sequence[Addition]) -> None:
         """Add the columns and fields that a window adds to the table."""
@@ -225,7 +255,10 @@ class StagingTable:
                 f"rows add {names} to {self._facts.table}, and an earlier window has staged one of them with another type in "
                 f"{self.name}. Finish or abandon that window, then drop that table"
             )
-        self._add([*additions(wanted, staged, folded)])
+        if missing := [*additions(wanted, staged, folded)]:
+            # First: without it, another process would take the columns for renamed ones.
+            self._keep_added(self._added() | {self._folded_path(each.path) for each in missing})
+            self._add(missing)
 
     def _add(self, missing: Sequence[Addition]) -> None:
         if missing:
@@ -330,6 +363,10 @@ class Branches:
         statement = f"ALTER TABLE {self._facts.table} DROP BRANCH IF EXISTS `{name}`"
         beside_others(partial(self._spark.sql, statement))
         self._facts.refresh(self._facts.table)
+
+
+def _is_below(path: Path, above: Path) -> bool:
+    return path[: len(above)] == above
 
 
 def publication_id(write: TableWrite) -> str:
