@@ -29,10 +29,10 @@ from kafka_ordered_ops.core.window.formats import (
     in_registries,
 )
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.decoding.avro_native import NativeAvroReader
-from kafka_ordered_ops.decoding.avro_plan import Step, plan_of
-from kafka_ordered_ops.decoding.avro_records import record_reader
-from kafka_ordered_ops.decoding.avro_schema import AvroType, parse_avro
+from kafka_ordered_ops.decoding.avro.native import NativeAvroReader
+from kafka_ordered_ops.decoding.avro.plan import Step, plan_of
+from kafka_ordered_ops.decoding.avro.records import record_reader
+from kafka_ordered_ops.decoding.avro.schema import AvroType, parse_avro
 from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
 from kafka_ordered_ops.decoding.column_reader import (
     ColumnReader,
@@ -40,12 +40,12 @@ from kafka_ordered_ops.decoding.column_reader import (
     ValueReader,
     native_or_python,
 )
-from kafka_ordered_ops.decoding.debezium_columns import DebeziumColumnReader
-from kafka_ordered_ops.decoding.debezium_values import DebeziumReader
+from kafka_ordered_ops.decoding.debezium.columns import DebeziumColumnReader
+from kafka_ordered_ops.decoding.debezium.values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import ID_BYTES, content, id_end, schema_id
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
-from kafka_ordered_ops.decoding.json_records import json_reader
-from kafka_ordered_ops.decoding.json_schema import columns_of
+from kafka_ordered_ops.decoding.json.records import json_reader
+from kafka_ordered_ops.decoding.json.schema import columns_of
 from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings

@@ -256,32 +256,24 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
-def unpublished_notes(view: GroupView, window_ids: Collection[str]) -> tuple[str, ...]:
-    """Return a note about other windows of the group whose output readers do not see yet."""
-    waiting = [
-        name for name in (view.state.unpublished if view.state else ()) if name not in window_ids
-    ]
-    if not waiting:
-        return ()
-    return (f"the group has {unpublished_text(waiting)}. A run with the same output publishes it",)
-
-
-def untouched_notes(
-    view: GroupView, plans: Iterable[WindowPlan], age: timedelta, *, now_ms: int
+def left_notes(
+    view: GroupView, plans: Collection[WindowPlan], age: timedelta, *, now_ms: int
 ) -> tuple[str, ...]:
-    """Return a note about open windows that no attempt has touched for an age: what they hold is delivered by no other.
+    """Return notes about other windows of the group that readers do not have: unpublished, or open and touched by no attempt for an age.
 
-    Those in the way of `plans` are told with them.
+    Open windows in the way of `plans` are told with them.
     """
-    told = {
-        name
-        for plan in plans
-        for name in (plan.window_id, *(held.window_id for held in plan.held_by_open))
-    }
+    told = {plan.window_id for plan in plans}
+    waiting = [name for name in (view.state.unpublished if view.state else ()) if name not in told]
+    told |= {held.window_id for plan in plans for held in plan.held_by_open}
     others = [record for record in view.open_windows() if record.plan.window_id not in told]
-    summaries = Summaries(tuple(map(WindowSummary.of, others)))
-    old = summaries.untouched(age, now_ms=now_ms)
-    return (f"the group has {untouched_text(old, now_ms=now_ms)}",) if old else ()
+    old = Summaries(tuple(map(WindowSummary.of, others))).untouched(age, now_ms=now_ms)
+    notes = []
+    if waiting:
+        notes.append(f"{unpublished_text(waiting)}. A run with the same output publishes it")
+    if old:
+        notes.append(untouched_text(old, now_ms=now_ms))
+    return tuple(f"the group has {note}" for note in notes)
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:

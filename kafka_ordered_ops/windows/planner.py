@@ -56,10 +56,9 @@ from kafka_ordered_ops.windows.checks import (
     check_alike,
     covers,
     expired_notes,
+    left_notes,
     newest,
     present,
-    unpublished_notes,
-    untouched_notes,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
 from kafka_ordered_ops.windows.schemas import Schemas
@@ -201,11 +200,8 @@ class Planner:
                     )
                     for name, asked in to_plan.items()
                 }
-                notes = unpublished_notes(after, windows)
-                notes += untouched_notes(
-                    after, planned.values(), policy.claim_age, now_ms=self._now_ms()
-                )
                 every = {**planned, **replayed}
+                notes = left_notes(after, every.values(), policy.claim_age, now_ms=self._now_ms())
                 return [
                     replace(plan, notes=(*plan.notes, *notes))
                     for plan in map(every.get, windows)

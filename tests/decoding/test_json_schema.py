@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.decoding import Json, decode
-from kafka_ordered_ops.decoding.json_schema import columns_of
+from kafka_ordered_ops.decoding.json.schema import columns_of
 from tests.support.encoded_values import batch_of
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import JsonError, check_depth, once
 from kafka_ordered_ops.decoding.bad import BadValueError
-from kafka_ordered_ops.decoding.json_sizes import size_check
+from kafka_ordered_ops.decoding.json.sizes import size_check
 
 _Read: TypeAlias = Callable[[Any], Any]
 

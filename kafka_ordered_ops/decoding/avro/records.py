@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from kafka_ordered_ops.decoding.avro_plan import (
+from kafka_ordered_ops.decoding.avro.plan import (
     Branches,
     Default,
     Entries,
@@ -21,8 +21,8 @@ from kafka_ordered_ops.decoding.avro_plan import (
     Step,
     Symbols,
 )
-from kafka_ordered_ops.decoding.avro_schema import AvroType
-from kafka_ordered_ops.decoding.avro_values import conversion
+from kafka_ordered_ops.decoding.avro.schema import AvroType
+from kafka_ordered_ops.decoding.avro.values import conversion
 from kafka_ordered_ops.decoding.bad import BadValueError
 
 #: Takes bytes and a position; returns a value as pyarrow takes it, and the position after it.

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from kafka_ordered_ops.decoding.avro_plan import (
+from kafka_ordered_ops.decoding.avro.plan import (
     Branches,
     Default,
     Entries,
@@ -20,8 +20,8 @@ from kafka_ordered_ops.decoding.avro_plan import (
     Step,
     Symbols,
 )
-from kafka_ordered_ops.decoding.avro_records import unknown_symbol
-from kafka_ordered_ops.decoding.avro_values import DAYS
+from kafka_ordered_ops.decoding.avro.records import unknown_symbol
+from kafka_ordered_ops.decoding.avro.values import DAYS
 from kafka_ordered_ops.decoding.bad import ColumnTooLargeError
 from kafka_ordered_ops.decoding.column_reader import (
     NotNativeError,

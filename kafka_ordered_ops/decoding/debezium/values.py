@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.formats import Avro, Debezium, Json, UnknownFields
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.column_reader import ValueReader
-from kafka_ordered_ops.decoding.json_records import json_converter, parsed_json
+from kafka_ordered_ops.decoding.json.records import json_converter, parsed_json
 
 _Field: TypeAlias = "pa.Field[Any]"
 _Envelope: TypeAlias = Callable[[bytes], Mapping[str, Any]]

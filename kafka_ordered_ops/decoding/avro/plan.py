@@ -13,13 +13,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.decoding.avro_schema import (
+from kafka_ordered_ops.decoding.avro.schema import (
     AvroField,
     AvroType,
     member_name,
     values_of,
 )
-from kafka_ordered_ops.decoding.avro_values import conversion
+from kafka_ordered_ops.decoding.avro.values import conversion
 from kafka_ordered_ops.decoding.bad import BadValueError
 
 _PROMOTIONS: Final = {

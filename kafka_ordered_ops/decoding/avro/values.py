@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from kafka_ordered_ops.decoding.avro_schema import AvroType
+from kafka_ordered_ops.decoding.avro.schema import AvroType
 from kafka_ordered_ops.decoding.bad import BadValueError
 
 _Convert: TypeAlias = Callable[[Any], Any]

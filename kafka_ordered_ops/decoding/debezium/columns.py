@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.column_reader import ColumnReader, Reasons
-from kafka_ordered_ops.decoding.debezium_values import SIDES, DebeziumReader
+from kafka_ordered_ops.decoding.debezium.values import SIDES, DebeziumReader
 
 _Array: TypeAlias = "pa.Array[Any]"
 
