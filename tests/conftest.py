@@ -56,9 +56,12 @@ collect_ignore_glob = [
         "grpc_tools": [
             "decoding/test_protobuf*.py",
             "decoding/test_registry.py",
+            "native/test_native_protobuf.py",
             "spark/test_spark_decoded.py",
         ],
-        "opentelemetry.sdk": ["processing/test_metrics.py"],
+        "authlib": ["decoding/test_frames.py"],
+        "opentelemetry.sdk": ["processing/test_metrics.py", "windows/test_window_metrics.py"],
+        "prometheus_client": ["cli/test_watch.py"],
     }.items()
     if not _is_there(library)
     for pattern in patterns
