@@ -65,6 +65,9 @@ class PartitionStatus:
     is_mine: bool
     #: Whether this server has read the partition's log to its end.
     is_replayed: bool
+    #: The number of offsets that are neither acknowledged nor leased, up to the end of the topic's partition or of the
+    #: window, transaction markers included; None if the end is not known yet.
+    waiting: int | None
     #: The number of leased records.
     pending: int
     #: The number of acknowledged offsets from `base` on.
@@ -86,6 +89,7 @@ class PartitionStatus:
         return replace(
             self,
             group=None,
+            waiting=None,
             pending=0,
             acknowledged=0,
             base=None,

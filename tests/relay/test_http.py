@@ -265,6 +265,9 @@ def test_status_and_metrics(running: Running, http: httpx.Client) -> None:
     assert all(float(value) >= 0 for value in values.values())
     prefix = "kafka_ordered_ops_relay_"
     assert values[f'{prefix}pending_records{{topic="orders",partition="0",group="billing"}}'] == "3"
+    assert values[f'{prefix}waiting_offsets{{topic="orders",partition="0",group="billing"}}'] == (
+        "1250"
+    )
     read = f'{prefix}request_seconds_bucket{{operation="read",le="+Inf"}}'
     assert float(values[read]) == float(
         values[f'{prefix}request_seconds_count{{operation="read"}}']

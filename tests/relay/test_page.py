@@ -50,7 +50,7 @@ def await_shown(page: Any, text: str) -> None:
 
 def rows(page: Any) -> list[list[str]]:
     """The cells of the table."""
-    return [one.locator("td").all_inner_texts() for one in page.locator("#rows tr").all()]
+    return [one.locator("td").all_text_contents() for one in page.locator("#rows tr").all()]
 
 
 @pytest.mark.long
@@ -58,18 +58,35 @@ def test_page_follows_the_server(page: Any) -> None:
     """It shows every partition, and later what has become of it, or that the server is gone."""
     with serving(Listening(port=0), FakeService(("orders", "payments"))) as running:
         page.goto(running.url)
-        await_shown(page, "Ready. 6 records pending.")
-        wanted = ["billing", "this server", "0", "3", "7", "12", ""]
+        await_shown(page, "Ready. 2,500 offsets waiting, 6 records leased.")
+        wanted = ["billing", "this server", "0", "1,250", "3", "7", "12", ""]
         assert rows(page) == [["orders", *wanted], ["payments", *wanted]]
+        running.service.lag = None
+        await_shown(page, "Ready. ? offsets waiting")
         running.service.problem = "its dead letter is refused"
         await_shown(page, "its dead letter is refused")
-        assert page.locator("tr.bad").count() == 2
+        assert page.locator("#rows tr.bad").count() == 2
         running.service.is_ready = False
         await_shown(page, "Not ready")
         set_topics(running, ())
-        await_shown(page, "0 records pending")
+        await_shown(page, "0 records leased")
         assert rows(page) == []
     await_shown(page, "The server does not answer.")
+
+
+def test_page_says_what_waits_on_a_phone(page: Any) -> None:
+    """A line for each group and topic, the longest queue first, without scrolling sideways at 360 pixels."""
+    service = FakeService(("a-topic-with-a-rather-long-name.orders.v2", "payments"))
+    service.known = ["billing", "a-group-with-a-rather-long-name.of.a.team"]
+    page.set_viewport_size({"width": 360, "height": 740})
+    with serving(Listening(port=0), service) as running:
+        page.goto(running.url)
+        await_shown(page, "5,000 offsets waiting, 12 records leased.")
+        lines = [one.locator("td").all_inner_texts() for one in page.locator("#groups tr").all()]
+        assert [line[2:] for line in lines] == [["1,250", "3", ""]] * 4
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.click("summary")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def set_topics(running: Running, topics: tuple[str, ...]) -> None:
@@ -99,7 +116,7 @@ def test_page_asks_for_the_token(page: Any, tmp_path: Path) -> None:
         await_shown(page, "The token is not valid.")
         page.fill("#token", token)
         page.click("button")
-        await_shown(page, "3 records pending")
+        await_shown(page, "3 records leased")
         page.reload()
-        await_shown(page, "3 records pending")
+        await_shown(page, "3 records leased")
         assert not page.locator("#access").is_visible()

@@ -67,6 +67,26 @@ def test_each_record_is_handed_out_once_and_acknowledged(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
+def test_what_waits_is_known_while_nobody_reads(world: World) -> None:
+    """Offsets that are neither acknowledged nor leased count, also those that are written later."""
+    world.create("orders")
+    world.write("orders", 0, *range(10))
+
+    async def scenario() -> None:
+        async with serving(world) as one:
+            found = await read_all(one, 4, records_max=4)
+            await acknowledge(one, found[:1])
+            await until(lambda: (at := status_of(one)) is not None and at.waiting == 6)
+            world.write("orders", 0, *range(5))
+            await until(lambda: (at := status_of(one)) is not None and at.waiting == 11)
+            await one.cancel([(each.lease, None) for each in found[1:]])
+            left = 15 - len(found[0].records)
+            await until(lambda: (at := status_of(one)) is not None and at.waiting == left)
+
+    run(scenario())
+
+
 def test_a_cancelled_record_is_free_at_once(world: World) -> None:
     """What a client gives back comes again with the next attempt."""
     world.create("orders")

@@ -46,6 +46,8 @@ class FakeService:
         self.known = ["billing"]
         #: What keeps it from handing out records.
         self.problem: str | None = None
+        #: How many offsets wait in each partition.
+        self.lag: int | None = 1_250
         self._arrived = asyncio.Event()
         self._numbers = itertools.count()
 
@@ -136,7 +138,21 @@ class FakeService:
     def status(self) -> list[PartitionStatus]:
         return [
             PartitionStatus(
-                topic, 0, group, "server-1", True, True, 3, 7, 12, None, 0, self.problem, 10, 10
+                topic,
+                0,
+                group,
+                "server-1",
+                True,
+                True,
+                self.lag,
+                3,
+                7,
+                12,
+                None,
+                0,
+                self.problem,
+                10,
+                10,
             )
             for topic in sorted(self.topics)
             for group in self.known

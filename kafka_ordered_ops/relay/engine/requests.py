@@ -114,6 +114,13 @@ class Requests:
             ends = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
         return {tp: (starts[tp], ends[tp]) for tp in partitions}
 
+    def ends(
+        self, partitions: list[TopicPartition], isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """Return the end offsets of partitions; raise `UnknownTopicError` and `BrokerError`."""
+        with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
+            return lookup.end_offsets(partitions, isolation)
+
     def start_of(
         self, group: str, tp: TopicPartition, bound: Bound, isolation: Isolation, *, is_new: bool
     ) -> Start:

@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicError
 from kafka_ordered_ops.core.offset_map.fitting import fitted_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.relay.group_progress import GroupProgress
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.relay.engine.burying import refusal
 from kafka_ordered_ops.relay.engine.requests import Topics
@@ -26,6 +27,8 @@ _STATUS_EVERY_S: Final = 0.5
 _STATUS_SLICE_S: Final = 0.002
 _FINISH_EVERY_S: Final = 1.0
 TOPICS_EVERY_S: Final = 10.0
+#: The interval between two looks at the ends of the topics: what waits is a figure for people and monitors.
+ENDS_EVERY_S: Final = 5.0
 #: The number of ended windows in the status of each partition: 10,000 would take a second each time.
 FINISHED_SHOWN: Final = 100
 #: A snapshot that was not stored is retried after this many more records.
@@ -58,7 +61,8 @@ class Upkeep:
         self._server, self._know = server, know
         self._commit_at = time.monotonic() + server.options.commit_interval_s
         self._topics_at = time.monotonic() + TOPICS_EVERY_S
-        self._status_at = self._finish_at = 0.0
+        self._status_at = self._finish_at = self._ends_at = 0.0
+        self._is_looking_at_ends = False
         #: Windows whose end is being written.
         self._finishing: set[tuple[TopicPartition, str]] = set()
         self._committed: dict[tuple[str, TopicPartition], _Done] = {}
@@ -75,7 +79,9 @@ class Upkeep:
         """The `time.monotonic` time when `turn` is due if nothing happens before."""
         if self._status_left:
             return 0.0
-        return min(self._finish_at, self._commit_at, self._topics_at, self._status_at)
+        return min(
+            self._finish_at, self._commit_at, self._topics_at, self._ends_at, self._status_at
+        )
 
     def turn(self) -> None:
         """Do the work that is due."""
@@ -92,6 +98,9 @@ class Upkeep:
         if now >= self._topics_at:
             self._topics_at = now + TOPICS_EVERY_S
             self._look_at_topics()
+        if now >= self._ends_at:
+            self._ends_at = now + ENDS_EVERY_S
+            self._look_at_ends()
         if now >= self._status_at:
             self._status_at = now + _STATUS_EVERY_S
             if not self._status_left:
@@ -225,6 +234,28 @@ class Upkeep:
 
     # --- status --------------------------------------------------------------------------------------
 
+    def _look_at_ends(self) -> None:
+        server = self._server
+        partitions = [
+            partition.tp for partition in server.partitions.values() if partition.problem is None
+        ]
+        if self._is_looking_at_ends or not partitions:
+            return
+        self._is_looking_at_ends = True
+
+        def answered(ends: dict[TopicPartition, int]) -> None:
+            self._is_looking_at_ends = False
+            for tp, end in ends.items():
+                server.partitions[tp].topic_end = end
+
+        def failed(error: KafkaOrderedOpsError) -> None:
+            # The last known ends stay: a cluster that is away is reported by what reads and writes.
+            self._is_looking_at_ends = False
+            _log.info("the ends of the topics are looked up later: %s", error)
+
+        requests, isolation = server.requests, server.options.isolation
+        requests.ask(lambda: requests.ends(partitions, isolation), answered, failed)
+
     def _make_status(self, ends_at: float) -> None:
         """Continue building the next status until `ends_at`; replace the status when it is complete."""
         while self._status_left:
@@ -245,6 +276,7 @@ def _status_of(partition: Partition) -> Iterator[PartitionStatus]:
         done = EMPTY_SET if progress is None else progress.acked
         base = None if progress is None else progress.base
         handout = None if group is None else partition.handouts.get(group)
+        pending = EMPTY_SET if progress is None else progress.pending(now)
         yield PartitionStatus(
             topic=tp.topic,
             partition=tp.partition,
@@ -252,7 +284,8 @@ def _status_of(partition: Partition) -> Iterator[PartitionStatus]:
             owner=None if owner is None else owner.server_id,
             is_mine=partition.is_mine,
             is_replayed=partition.is_replayed,
-            pending=0 if progress is None else progress.pending(now).count,
+            waiting=None if progress is None else _waiting(progress, partition.topic_end, pending),
+            pending=pending.count,
             acknowledged=done.within(base or 0, INT64_MAX).count,
             base=base,
             oldest_lease_ms=None if progress is None else progress.oldest_until_ms(now),
@@ -261,6 +294,16 @@ def _status_of(partition: Partition) -> Iterator[PartitionStatus]:
             replayed=partition.replayed,
             replayed_of=partition.replayed_of,
         )
+
+
+def _waiting(progress: GroupProgress, end: int | None, pending: OffsetSet) -> int | None:
+    """Return how many offsets of a group are neither acknowledged nor leased; None if that is not known yet."""
+    wanted = progress.offsets
+    if wanted is None and not progress.is_window:
+        if end is None or progress.start is None:
+            return None
+        wanted = OffsetSet.of((progress.start, end)) if progress.start < end else EMPTY_SET
+    return 0 if wanted is None else (progress.left(wanted) - pending).count
 
 
 def _problem(partition: Partition, handout: Handout | None) -> str | None:

@@ -195,6 +195,9 @@ class PartitionAnswer(BaseModel):
     owner: str | None
     is_mine: bool
     is_replayed: bool
+    waiting: int | None = Field(
+        description="Offsets that are neither acknowledged nor leased; null if the end is not known yet."
+    )
     pending: int
     acknowledged: int
     base: int | None

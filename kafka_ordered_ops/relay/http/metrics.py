@@ -111,6 +111,12 @@ class Metrics:
             ],
         )
         add(
+            "waiting_offsets",
+            "gauge",
+            "Offsets that are neither acknowledged nor leased.",
+            [(at, status.waiting) for at, status in groups if status.waiting is not None],
+        )
+        add(
             "pending_records",
             "gauge",
             "Leased records.",

@@ -44,6 +44,8 @@ class Partition:
         self.replay_to = 0
         #: The next offset of the log.
         self.position = 0
+        #: The end offset of the topic's own partition at the last look; None if not known yet.
+        self.topic_end: int | None = None
         #: The number of the current reading of the log.
         self.number = 0
         #: Whether the group has assigned the partition to this server.
