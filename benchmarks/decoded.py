@@ -1,4 +1,4 @@
-"""A window whose values are nested records of Avro: as bytes, decoded by the package, and by Spark's ``from_avro``."""
+"""A window whose values are in Avro, Protobuf or JSON: as bytes, decoded by the package, and by Spark's ``from_avro``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 import confluent_kafka as ck
 
 from benchmarks.backlog import DAY_START, PARTITIONS, has_topic, make_empty_topic
-from benchmarks.decoding import SCHEMA, values
+from benchmarks.encoded import AVRO, AVRO_SCHEMA, ENCODINGS, Encoding
 from benchmarks.sessions import connector_options, rows_in, spark_session
 from benchmarks.values import Comparison, Contender, Outcome, Place, Work
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.core.times import time_ms
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.decoding import Avro
 from kafka_ordered_ops.embedded.jars import listed_jars
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.writing.stage import stage_window
@@ -40,14 +39,19 @@ _VALUES: Final = 100_000
 _FLUSH_TIMEOUT_S: Final = 300.0
 
 
-def decoded(way: str) -> str:
+def as_bytes(way: str, encoding: Encoding) -> str:
+    """The name of an engine that leaves values as they are."""
+    return f"{way}, {encoding.name}"
+
+
+def decoded(way: str, encoding: Encoding) -> str:
     """The name of an engine that decodes."""
-    return f"{way}, decoded"
+    return f"{way}, {encoding.name} decoded"
 
 
 def with_bad(one_in: int) -> str:
     """The name of engine local over values of which some are bad, and kept."""
-    return f"{LOCAL}, decoded, 1 bad in {one_in:,}"
+    return f"{LOCAL}, Avro decoded, 1 bad in {one_in:,}"
 
 
 BAD_ONE_IN: Final = (10_000, 100)
@@ -59,13 +63,14 @@ class DecodedWindow:
 
     records: int
     way: str
+    encoding: Encoding
     is_decoded: bool
     bad_one_in: int | None = None
 
     def start(self, place: Place) -> Work:
         """Starts Spark where it is used."""
         spark = None if self.way == LOCAL else spark_session(self.way)
-        window = _window(self.records, self.bad_one_in, is_decoded=self.is_decoded)
+        window = _window(self.records, self.encoding, self.bad_one_in, is_decoded=self.is_decoded)
 
         def run(round_: int) -> Outcome:
             out = place.folder / f"round-{round_}"
@@ -102,7 +107,7 @@ class FromAvro:
         """Starts Spark with its package for Avro, and asks for the window's offsets."""
         spark = spark_session(CONNECTOR, more_jars=listed_jars(_JARS, "spark-avro"))
         with OrderedWindows({"bootstrap.servers": place.bootstrap}, "bench-preview") as windows:
-            plan = windows.preview(_window(self.records, None, is_decoded=False), "day")
+            plan = windows.preview(_window(self.records, AVRO, None, is_decoded=False), "day")
         options = connector_options(place.bootstrap, plan, headers=True)
 
         def run(round_: int) -> Outcome:
@@ -112,7 +117,7 @@ class FromAvro:
             started = time.perf_counter()
             frame = spark.read.format("kafka").options(**options).load()
             if self.is_decoded:
-                frame = frame.withColumn("value", from_avro("value", SCHEMA))
+                frame = frame.withColumn("value", from_avro("value", AVRO_SCHEMA))
             frame.write.option("compression", "zstd").parquet(str(out))
             seconds = time.perf_counter() - started
             rows = rows_in([out])
@@ -124,21 +129,19 @@ class FromAvro:
 
 def decoded_comparison(records: int) -> Comparison:
     """Every engine with and without decoding, and the connector."""
-    ways = [(way, is_decoded) for way in (LOCAL, PYTHON) for is_decoded in (False, True)]
+    ways = [(way, encoding) for encoding in ENCODINGS for way in (LOCAL, PYTHON)]
+    bad = [DecodedWindow(records, LOCAL, AVRO, True, one_in) for one_in in BAD_ONE_IN]
     return Comparison(
         DECODED,
         (
             *(
-                Contender(
-                    decoded(way) if is_decoded else way,
-                    records,
-                    DecodedWindow(records, way, is_decoded),
-                )
-                for way, is_decoded in ways
+                Contender(name(way, encoding), records, DecodedWindow(records, way, encoding, done))
+                for way, encoding in ways
+                for done, name in ((False, as_bytes), (True, decoded))
             ),
             *(
-                Contender(with_bad(one_in), records, DecodedWindow(records, LOCAL, True, one_in))
-                for one_in in BAD_ONE_IN
+                Contender(with_bad(one_in), records, work)
+                for one_in, work in zip(BAD_ONE_IN, bad, strict=True)
             ),
             Contender(CONNECTOR, records, FromAvro(records, is_decoded=False)),
             Contender(FROM_AVRO, records, FromAvro(records, is_decoded=True)),
@@ -147,28 +150,31 @@ def decoded_comparison(records: int) -> Comparison:
     )
 
 
-def _topic(records: int, bad_one_in: int | None) -> str:
-    return f"avro-{records}" if bad_one_in is None else f"avro-{records}-bad-{bad_one_in}"
+def _topic(records: int, encoding: Encoding, bad_one_in: int | None) -> str:
+    name = f"{encoding.name.lower()}-{records}"
+    return name if bad_one_in is None else f"{name}-bad-{bad_one_in}"
 
 
-def _window(records: int, bad_one_in: int | None, *, is_decoded: bool) -> Window:
-    avro = Avro(schema=SCHEMA, framing="none") if is_decoded else None
+def _window(
+    records: int, encoding: Encoding, bad_one_in: int | None, *, is_decoded: bool
+) -> Window:
     return Window(
-        _topic(records, bad_one_in),
+        _topic(records, encoding, bad_one_in),
         cutoff=DAY_START,
         starting_offsets=Earliest(),
-        values=avro,
+        values=encoding.wanted if is_decoded else None,
         on_bad="keep" if bad_one_in else "fail",
     )
 
 
 def _make_topics(place: Place, records: int) -> None:
-    for bad_one_in in (None, *BAD_ONE_IN):
-        topic = _topic(records, bad_one_in)
+    wanted = [(encoding, None) for encoding in ENCODINGS]
+    for encoding, bad_one_in in (*wanted, *((AVRO, one_in) for one_in in BAD_ONE_IN)):
+        topic = _topic(records, encoding, bad_one_in)
         if has_topic(place.bootstrap, topic):
             continue
         make_empty_topic(place.bootstrap, topic, partitions=PARTITIONS)
-        _fill(place.bootstrap, topic, records, values(_VALUES, bad_one_in))
+        _fill(place.bootstrap, topic, records, encoding.values(_VALUES, bad_one_in))
 
 
 def _fill(bootstrap: str, topic: str, records: int, orders: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Measure what it costs to decode nested records of Avro: by the native decoder, and in Python.
+"""Measure what it costs to decode values of each format: by the native decoder, and in Python.
 
 ``python -m benchmarks.decoding`` where the native extension is installed; prints a table. CPU time of one process on one core, the best of
 several rounds, so that other programs hardly change it.
@@ -6,67 +6,21 @@ several rounds, so that other programs hardly change it.
 
 from __future__ import annotations
 
-import io
-import json
 import sys
 import time
 from collections.abc import Sequence
-from random import Random
 from typing import Any, Final
 
-import fastavro
 import pyarrow as pa
 
-from kafka_ordered_ops.decoding import Avro, column_reader
+from benchmarks.encoded import ENCODINGS, Encoding
+from kafka_ordered_ops.decoding import column_reader
 from kafka_ordered_ops.decoding.column_reader import ColumnReader
 from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, reader_of
 
 ROUNDS: Final = 3
 #: For the native decoder; Python gets a batch.
 RECORDS: Final = 400_000
-
-_LINE: Final = {
-    "type": "record",
-    "name": "Line",
-    "fields": [{"name": "sku", "type": "string"}, {"name": "count", "type": "int"}],
-}
-_ORDER: Final = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "string"},
-        {"name": "amount", "type": "double"},
-        {"name": "note", "type": ["null", "string"]},
-        {"name": "lines", "type": {"type": "array", "items": _LINE}},
-        {"name": "tags", "type": {"type": "map", "values": "long"}},
-        {"name": "state", "type": {"type": "enum", "name": "S", "symbols": ["NEW", "PAID"]}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-    ],
-}
-#: The schema of the orders.
-SCHEMA: Final = json.dumps(_ORDER)
-
-
-def values(count: int, bad_one_in: int | None = None) -> list[bytes]:
-    """Return orders in Avro, of which some are cut off."""
-    random, schema = Random(1), fastavro.parse_schema(_ORDER)
-    orders = []
-    for number in range(count):
-        lines = [{"sku": f"s{random.randrange(99)}", "count": 1}] * random.randrange(1, 3)
-        order = {
-            "id": f"order-{number:06d}",
-            "amount": random.random(),
-            "note": random.choice((None, "call first")),
-            "lines": lines,
-            "tags": {"shop": number % 9},
-            "state": "PAID",
-            "at": 1_700_000_000_000 + number,
-        }
-        buffer = io.BytesIO()
-        fastavro.schemaless_writer(buffer, schema, order)
-        data = buffer.getvalue()
-        orders.append(data[:-3] if bad_one_in and number % bad_one_in == 7 else data)
-    return orders
 
 
 def rate(reader: ColumnReader, column: pa.Array[Any]) -> float:
@@ -98,16 +52,21 @@ def rate_of_calls(reader: ColumnReader, one: pa.Array[Any], calls: int) -> float
 def main(arguments: Sequence[str]) -> None:
     """Print the rates."""
     records = int(arguments[0]) if arguments else RECORDS
-    orders = values(records)
-    print(f"{sum(map(len, orders)) / len(orders):.0f} bytes a record, batches of {DECODED_ROWS:,}")
-    wanted = Avro(SCHEMA, framing="none")
+    for encoding in ENCODINGS:
+        _show(encoding, records)
+
+
+def _show(encoding: Encoding, records: int) -> None:
+    orders = encoding.values(DECODED_ROWS)
+    size = sum(map(len, orders)) / len(orders)
+    print(f"{encoding.name}: {size:.0f} bytes a record, batches of {DECODED_ROWS:,}")
     for decoder in ("python", "native"):
         column_reader.forced = decoder
-        reader = reader_of(wanted, None)
+        reader = reader_of(encoding.wanted, None)
         count = DECODED_ROWS if decoder == "python" else records
         good = None
         for bad in (None, 10_000, 100):
-            column = pa.array(values(count, bad), pa.binary())
+            column = pa.array(encoding.values(count, bad), pa.binary())
             speed = rate(reader, column)
             good = good or speed
             name = "all good" if bad is None else f"1 in {bad:,} bad"

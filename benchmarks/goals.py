@@ -16,7 +16,17 @@ from benchmarks.comparisons import (
     STREAMING_ONCE,
     WARM,
 )
-from benchmarks.decoded import BAD_ONE_IN, DECODED, FROM_AVRO, LOCAL, PYTHON, decoded, with_bad
+from benchmarks.decoded import (
+    BAD_ONE_IN,
+    DECODED,
+    FROM_AVRO,
+    LOCAL,
+    PYTHON,
+    as_bytes,
+    decoded,
+    with_bad,
+)
+from benchmarks.encoded import AVRO, ENCODINGS
 from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
 from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.one_window import Way
@@ -134,14 +144,16 @@ def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) ->
 
 def _decoded(results: Sequence[Results]) -> Iterator[Goal]:
     """Values as columns, against the same window as bytes, and against Spark's own decoder."""
+    for encoding in ENCODINGS:
+        for way in (LOCAL, PYTHON):
+            if found := _ratio(results, decoded(way, encoding), as_bytes(way, encoding)):
+                text = f"{encoding.name} decoded by engine {way}, times the same window as bytes"
+                yield Goal(text, 1.6, found)
     for way in (LOCAL, PYTHON):
-        if found := _ratio(results, decoded(way), way):
-            yield Goal(f"Avro decoded by engine {way}, times the same window as bytes", 1.6, found)
-    for way in (LOCAL, PYTHON):
-        if found := _ratio(results, decoded(way), FROM_AVRO):
+        if found := _ratio(results, decoded(way, AVRO), FROM_AVRO):
             yield Goal(f"Avro decoded by engine {way}, times from_avro", 0.7, found)
     for one_in, limit in zip(BAD_ONE_IN, (1.25, 1.4), strict=True):
-        if found := _ratio(results, with_bad(one_in), decoded(LOCAL)):
+        if found := _ratio(results, with_bad(one_in), decoded(LOCAL, AVRO)):
             yield Goal(f"the same, one bad value in {one_in:,} kept, times none", limit, found)
 
 
