@@ -39,17 +39,16 @@ _AVRO: Final = {
 #: The schema of the orders in Avro, also for Spark's `from_avro`.
 AVRO_SCHEMA: Final = json.dumps(_AVRO)
 
-_JSON: Final = pa.schema(
-    [
-        ("id", pa.string()),
-        ("amount", pa.float64()),
-        ("note", pa.string()),
-        ("lines", pa.list_(pa.struct([("sku", pa.string()), ("count", pa.int32())]))),
-        ("address", pa.struct([("street", pa.string()), ("city", pa.string())])),
-        ("state", pa.string()),
-        ("at", pa.timestamp("ms", tz="UTC")),
-    ]
-)
+_JSON_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("id", pa.string()),
+    pa.field("amount", pa.float64()),
+    pa.field("note", pa.string()),
+    pa.field("lines", pa.list_(pa.struct([("sku", pa.string()), ("count", pa.int32())]))),
+    pa.field("address", pa.struct([("street", pa.string()), ("city", pa.string())])),
+    pa.field("state", pa.string()),
+    pa.field("at", pa.timestamp("ms", tz="UTC")),
+]
+_JSON: Final = pa.schema(_JSON_FIELDS)
 
 
 @dataclass(frozen=True)
