@@ -10,6 +10,7 @@ import numpy as np
 from kafka_ordered_ops.core.arguments import as_names
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets, partitions_of
 from kafka_ordered_ops.core.cluster.names import check_topic_names
+from kafka_ordered_ops.core.errors import CommittedOffsetMissingError
 from kafka_ordered_ops.core.group.decisions import failing_over
 from kafka_ordered_ops.core.group.decisions.adoption import LogNow
 from kafka_ordered_ops.core.group.decisions.failing_over import FailOver, MirrorFacts, Starts
@@ -97,6 +98,13 @@ class FailOvers:
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
         maps = mirrored_maps(committed, topics, ledger_id=ledger_id)
+        if not maps and view.state is None:
+            raise CommittedOffsetMissingError(
+                f"group {self._group} has no mirrored commit on this cluster: MirrorMaker 2 copies commits with "
+                "sync.group.offsets.enabled=true. Without them, plan the first window with a time as starting_offsets from "
+                "which nothing was delivered",
+                partitions=[],
+            )
         kept = {tp.topic for tp in maps} | own.keys()
         topics = {name: facts for name, facts in topics.items() if name in kept}
         partitions = partitions_of(topics)

@@ -130,7 +130,7 @@ class GroupUpkeep(Gated):
         Everything below a mirrored committed offset counts as done; everything else is open, so no record is missed. Open
         records that are stamped before the greatest cutoff delivered on the other cluster come with the next window, as late
         ones. Those that the other cluster's windows may have delivered come twice: the result has their offsets. If the
-        group has progress here from an earlier time, it stays done.
+        group has progress here from an earlier time, it stays done, and windows that were open here are abandoned.
 
         Args:
             topics: names or patterns of the mirrored topics; None means all topics with a mirrored commit.
@@ -141,7 +141,8 @@ class GroupUpkeep(Gated):
         Raises:
             ConfigError: an invalid argument, or the pairs of offsets contradict the commits.
             UnknownTopicError: no such topic.
-            GroupInUseError, OpenClaimError: the group has live members or open windows.
+            CommittedOffsetMissingError: the cluster has neither mirrored commits nor a state of the group.
+            GroupInUseError: the group has live members.
             ReadError, BrokerError: Kafka cannot be read.
         """
         return self._fail_overs.fail_over(

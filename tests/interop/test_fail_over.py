@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops import Earliest, LedgerLostError, OpenClaimError, OrderedWindows
+from kafka_ordered_ops import Earliest, LedgerLostError, OrderedWindows
 from kafka_ordered_ops.core.group.decisions.failing_over import FailOver
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.embedded import EmbeddedKafka
@@ -22,7 +22,7 @@ from kafka_ordered_ops.kafka.ports import read_committed_offsets
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.windows import ClientSettings
 from tests.support.mirror_maker import IDENTITY, PREFIXED, MirrorMaker
-from tests.support.windows_support import BASE_MS, TIMEOUT_S, before, wait_until_gone
+from tests.support.windows_support import BASE_MS, TIMEOUT_S, before
 
 _GROUP = "hourly"
 _PARTITIONS = 2
@@ -134,7 +134,9 @@ def mirrored(
     ) as mirror:
         admin = AdminClient({"bootstrap.servers": aliases[1][1]})
         wait(mirror, lambda: copy in admin.list_topics(timeout=10).topics, lambda: "no topic")
-        wait(mirror, lambda: len(world.log(target, copy)) == wanted, lambda: world.log(target, copy))
+        wait(
+            mirror, lambda: len(world.log(target, copy)) == wanted, lambda: world.log(target, copy)
+        )
         wait(mirror, lambda: None not in commits(), commits)
 
 

@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.cluster.cluster_facts import (
     TopicFacts,
 )
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.group.checks import check_none_open, check_not_handed_over
+from kafka_ordered_ops.core.group.checks import check_not_handed_over
 from kafka_ordered_ops.core.group.decisions.adoption import LogNow
 from kafka_ordered_ops.core.group.group_state import (
     Change,
@@ -35,9 +35,9 @@ from kafka_ordered_ops.core.group.ledger_rules import mirrored_maps
 from kafka_ordered_ops.core.group.transitions import with_committed_bases
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
-from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.types import INT64_MIN, Isolation, TopicPartition
+from kafka_ordered_ops.core.types import INT64_MIN, Isolation, TopicPartition, WindowStatus
 
 #: Of a group whose definition is on the other cluster: its first window here defines it again.
 _UNDEFINED = GroupDefinition(None, Isolation.READ_COMMITTED, (), ())
@@ -108,6 +108,8 @@ class FailOver:
     #: The greatest cutoff of the windows that were committed on the other cluster. Records that are stamped earlier and
     #: still open count as late. None: unknown.
     delivered_before_ms: int | None = None
+    #: Windows that were open here, from before the group continued on the other cluster.
+    abandoned: tuple[str, ...] = ()
 
     @property
     def may_repeat(self) -> int:
@@ -122,6 +124,7 @@ class FailOver:
         return {
             "delivered_before_ms": self.delivered_before_ms,
             "may_repeat": self.may_repeat,
+            "abandoned": list(self.abandoned),
             "partitions": [
                 {
                     "topic": partition.tp.topic,
@@ -148,7 +151,8 @@ def starts_of(facts: MirrorFacts) -> Starts:
     """Return where a group continues; empty if no commit is mirrored.
 
     Raises:
-        GroupHandedOverError, OpenClaimError: the group has windows here that hold offsets, or Parallel Consumer has it.
+        GroupHandedOverError: Parallel Consumer has the group here.
+        LedgerCorruptError: an open window cannot be read.
         ConfigError: the mirror's pairs of offsets contradict the commits: they are of another flow.
     """
     state = facts.view.state
@@ -156,8 +160,7 @@ def starts_of(facts: MirrorFacts) -> Starts:
     if not maps:
         return Starts(None, {})
     check_not_handed_over(state)
-    if state is not None:
-        check_none_open(state, "failed over")
+    facts.view.check_readable(facts.view.open_unreadable())
     mirrored = {tp.topic for tp in maps}
     times = [known.delivered_before_ms for known in maps.values()]
     before_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
@@ -236,7 +239,6 @@ def fail_over(
     if not starts.partitions:
         return None, FailOver(view.group_id)
     topics = dict(view.state.topics) if view.state else {}
-    time_maps: dict[TopicPartition, TimeMap] = {}
     rows = []
     for tp, start in sorted(starts.partitions.items()):
         log = facts.logs[tp]
@@ -245,12 +247,9 @@ def fail_over(
         topic = topics.get(tp.topic)
         if topic is None or topic.topic_id != log.topic_id:
             topic = TopicState(log.topic_id, settled=True, partitions={})
-            time_maps |= {other: EMPTY_MAP for other in view.time_maps if other.topic == tp.topic}
         topics[tp.topic] = replace(
             topic, settled=True, partitions={**topic.partitions, tp.partition: partition}
         )
-        if known is not None and (times := view.time_map(tp)):
-            time_maps[tp] = times.trimmed(partition.done)
         rows.append(
             FailedOverPartition(
                 tp,
@@ -262,13 +261,19 @@ def fail_over(
         )
     topics = {name: with_committed_bases(topic) for name, topic in topics.items()}
     state = view.state or GroupState(view.group_id, 0, _UNDEFINED, (), {}, ())
+    open_ = view.open_windows()
+    closed = tuple(record.plan.window_id for record in open_)
     change = Change(
-        state=next_state(replace(state, topics=topics)),
-        records=(),
-        time_maps=time_maps,
+        state=next_state(replace(state, topics=topics), closed=closed),
+        records=tuple(
+            replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED))
+            for record in open_
+        ),
+        # What the abandoned windows held, and what is new, is scanned again.
+        time_maps=dict.fromkeys(view.time_maps, EMPTY_MAP),
         commits_to=facts.topics,
     )
-    return change, FailOver(view.group_id, tuple(rows), starts.delivered_before_ms)
+    return change, FailOver(view.group_id, tuple(rows), starts.delivered_before_ms, closed)
 
 
 def _known(state: GroupState | None, tp: TopicPartition, log: LogNow) -> PartitionState | None:
