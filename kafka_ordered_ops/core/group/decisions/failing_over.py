@@ -199,11 +199,11 @@ def translated(
     Raises `ConfigError` for pairs that contradict the commit.
     """
     below = OffsetSet.of((0, commit.offset))
+    syncs = _since_restart(syncs)
     _check_same_flow(tp, commit, offset_map, syncs, end)
     done_there = None
     if offset_map.beyond is not None:
         done_there = OffsetSet.of((0, offset_map.base)) | offset_map.beyond
-    # A record's copies that come again after a restart of the mirror are after its last pair.
     exact = max((sync.here for sync in syncs if sync.source <= offset_map.base), default=0)
     below = below | OffsetSet.of((0, exact))
     if done_there is None or not syncs:
@@ -213,7 +213,7 @@ def translated(
     alone = OffsetSync(last.source + 1, last.here + 1, follows=True)
     for first, after in pairwise([*syncs, alone]):
         length = after.here - first.here
-        if not after.follows or length != after.source - first.source or length <= 0:
+        if not after.follows or length != after.source - first.source:
             continue
         there = OffsetSet.of((first.source, after.source))
         shift = first.here - first.source
@@ -297,6 +297,16 @@ def _continued(
 
 def _shifted(offsets: OffsetSet, by: int) -> OffsetSet:
     return OffsetSet.from_ranges((start + by, end + by) for start, end in offsets)
+
+
+def _since_restart(syncs: Sequence[OffsetSync]) -> Sequence[OffsetSync]:
+    """Return the pairs after the last one whose source is not above the one before: there the mirror copied records again."""
+    again = [
+        number
+        for number, (first, after) in enumerate(pairwise(syncs), start=1)
+        if after.source <= first.source
+    ]
+    return syncs[again[-1] :] if again else syncs
 
 
 def _check_same_flow(
