@@ -77,6 +77,8 @@ class MirrorMaker:
             "sync.topic.acls.enabled": "false",
             "offset-syncs.topic.location": "target",
             "offset.lag.max": str(lag_max),
+            # Pairs of offsets that it could not write at once wait for this.
+            "offset.flush.interval.ms": "1000",
             "replication.policy.class": policy,
             **dict.fromkeys(_OFTEN, "1"),
             **dict.fromkeys(_REPLICAS, "1"),
