@@ -224,7 +224,9 @@ class MemoryLedger:
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` if commits of this package show progress that the ledger does not have."""
-        check_not_lost(view, committed, name=self._topic, ledger_id=self._id)
+        lost = {tp.topic for tp in self.unknown_commits(view, committed)}
+        topics = self._lookup.existing(lost) if lost else {}
+        check_not_lost(view, committed, name=self._topic, ledger_id=self._id, topics=topics)
 
     def unknown_commits(
         self, view: GroupView, committed: CommittedOffsets

@@ -45,6 +45,7 @@ from kafka_ordered_ops.windows.checks import check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.dead_letters import check_topic, letters_reader
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
+from kafka_ordered_ops.windows.fail_over import FailOvers
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
 from kafka_ordered_ops.windows.maintenance import Maintenance
@@ -166,6 +167,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
         mover = GroupMover(group_id, self._lookup, self._ledger, lookup_timeout_s=lookup_timeout_s)
         self._keeper = Maintenance(mover, clock=clock)
         self._resets = OffsetResets(mover, settings, clock=clock)
+        self._fail_overs = FailOvers(mover, settings, stall_timeout_s=stall_timeout_s)
         super().__init__(gate, closes=(self._ledger, self._lookup))
 
     # --- planning -------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ from datetime import timedelta
 from kafka_ordered_ops.core.arguments import check_choice, check_count, check_flag
 from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
 from kafka_ordered_ops.core.group.decisions.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.failing_over import FailOver
 from kafka_ordered_ops.core.group.decisions.migrating import Migration
 from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 from kafka_ordered_ops.core.group.ledger.repair import RestoredRecord
 from kafka_ordered_ops.core.types import INT64_MAX, ProgressFormat
+from kafka_ordered_ops.windows.fail_over import FailOvers
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.maintenance import Maintenance
 from kafka_ordered_ops.windows.offset_resets import NewOffsets, OffsetResets
@@ -23,6 +25,7 @@ class GroupUpkeep(Gated):
 
     _keeper: Maintenance
     _resets: OffsetResets
+    _fail_overs: FailOvers
 
     def adopt(self, *, dry_run: bool = False) -> Adoption:
         """Accept changes by other programs as the group's progress.
@@ -113,6 +116,37 @@ class GroupUpkeep(Gated):
         """
         return self._resets.reset(
             starting_offsets, topics, dry_run=check_flag(dry_run, what="dry_run")
+        )
+
+    def fail_over(
+        self,
+        topics: str | Sequence[str] | None = None,
+        *,
+        offset_syncs: str | None = None,
+        dry_run: bool = False,
+    ) -> FailOver:
+        """Continue the group on this cluster, to which MirrorMaker 2 has copied its topics and its committed offsets.
+
+        Everything below a mirrored committed offset counts as done; everything else is open, so no record is missed. Open
+        records that are stamped before the greatest cutoff delivered on the other cluster come with the next window, as late
+        ones. Those that the other cluster's windows may have delivered come twice: the result has their offsets. If the
+        group has progress here from an earlier time, it stays done, and windows that were open here are abandoned.
+
+        Args:
+            topics: names or patterns of the mirrored topics; None means all topics with a mirrored commit.
+            offset_syncs: the topic on this cluster with the pairs of offsets of the mirror's records, such as
+                ``mm2-offset-syncs.A.internal``. Records that the pairs show to be delivered then do not come twice.
+            dry_run: change nothing; the group may have live members.
+
+        Raises:
+            ConfigError: an invalid argument, or the pairs of offsets contradict the commits.
+            UnknownTopicError: no such topic.
+            CommittedOffsetMissingError: the cluster has neither mirrored commits nor a state of the group.
+            GroupInUseError: the group has live members.
+            ReadError, BrokerError: Kafka cannot be read.
+        """
+        return self._fail_overs.fail_over(
+            topics, offset_syncs, dry_run=check_flag(dry_run, what="dry_run")
         )
 
     def prune(self, older_than: timedelta | str, *, forget: bool = False) -> builtins.list[str]:

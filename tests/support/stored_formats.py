@@ -76,6 +76,7 @@ from tests.support.stored_values import (
     MANY,
     MANY_RANGES,
     MAP,
+    NOON_MS,
     PLAN,
     RELAY_RECORDS,
     REPORTED,
@@ -146,20 +147,18 @@ def formats() -> Iterator[tuple[str, Format]]:
                 is_exact=is_exact,
             ),
         )
-    for name, beyond, is_exact in (
-        ("runs", MAP.beyond, True),
-        ("nothing", OffsetSet.of(), True),
-        ("in ledger", None, True),
-        (
-            "compressed",
-            OffsetSet.from_ranges([(200 + 9 * n, 205 + 9 * n) for n in range(300)]),
-            False,
-        ),
+    many = OffsetSet.from_ranges([(200 + 9 * n, 205 + 9 * n) for n in range(300)])
+    for name, offset_map, is_exact in (
+        ("runs", MAP, True),
+        ("runs, after windows", replace(MAP, delivered_before_ms=NOON_MS), True),
+        ("nothing", replace(MAP, beyond=OffsetSet.of()), True),
+        ("in ledger", replace(MAP, beyond=None), True),
+        ("compressed", replace(MAP, beyond=many), False),
     ):
         yield (
             f"offset map: {name}",
             Format(
-                replace(MAP, beyond=beyond),
+                offset_map,
                 encode_offset_map,
                 decode_offset_map,
                 (lambda one: one.replace(b"~koo1:", b"~koo2:"),),

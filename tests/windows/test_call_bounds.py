@@ -79,6 +79,7 @@ PUBLIC: dict[str, Callable[[OrderedWindows, WindowPlan], Any]] = {
     "live": lambda windows, plan: windows.live(plan.window),
     "adopt": lambda windows, plan: windows.adopt(),
     "adopt dry": lambda windows, plan: windows.adopt(dry_run=True),
+    "fail_over": lambda windows, plan: windows.fail_over(),
     "migrate": lambda windows, plan: windows.migrate("parallel-consumer"),
     "reset_offsets": lambda windows, plan: windows.reset_offsets("earliest", topics="orders"),
     "prune": lambda windows, plan: windows.prune(timedelta(days=1)),

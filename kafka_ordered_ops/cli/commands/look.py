@@ -1,4 +1,4 @@
-"""``groups list``, ``lag`` and ``doctor``."""
+"""``groups``, ``lag`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from kafka_ordered_ops.cli.commands import upkeep
 from kafka_ordered_ops.cli.exits import ExitCode
 from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Cluster, Connection, command, group_option
@@ -32,7 +33,7 @@ Examples:
 
 Exit codes: 0 no check failed; 4 a check failed; 2 usage; 130 Ctrl-C."""
 
-app = Commands(help="Inspect the groups of a ledger.")
+app = Commands(help="Inspect the groups of a ledger, and move one to another cluster.")
 
 
 @app.command("list", epilog=GROUPS_EXAMPLES)
@@ -89,6 +90,9 @@ def report(
         screen.emit({"output": str(output.resolve()), "groups": len(groups)})
     else:
         screen.say(f"{output}: {len(groups):,} group{'' if len(groups) == 1 else 's'}")
+
+
+app.command("fail-over", epilog=upkeep.FAIL_OVER_EXAMPLES)(upkeep.fail_over)
 
 
 @command

@@ -1,8 +1,8 @@
-"""``windows gaps``, ``adopt`` and ``prune``: maintenance of a group."""
+"""``windows gaps``, ``adopt`` and ``prune``, and ``groups fail-over``: maintenance of a group."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,6 +31,11 @@ Examples:
 ADOPT_OUTPUT_EXAMPLES: Final = """\b
 Example, after a fail-over to another cluster:
   kafka-ordered-ops windows adopt-output -b standby:9092 -g hourly /lake/orders"""
+
+FAIL_OVER_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops groups fail-over -b standby:9092 -g hourly --dry-run
+  kafka-ordered-ops groups fail-over -b standby:9092 -g hourly --output /lake/orders --offset-syncs mm2-offset-syncs.A.internal"""
 
 RESTORE_RECORD_EXAMPLES: Final = """\b
 Examples, with the offset that the error reports:
@@ -106,6 +111,74 @@ def adopt_output(
 
 
 @command
+def fail_over(
+    screen: Screen,
+    connection: Connection,
+    storage: Storage,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--topic",
+            metavar="TOPIC",
+            help="Only this mirrored topic, or a pattern (repeatable). Default: all topics with a mirrored commit.",
+        ),
+    ] = None,
+    offset_syncs: Annotated[
+        str | None,
+        typer.Option(
+            "--offset-syncs",
+            metavar="TOPIC",
+            help="The topic with the mirror's pairs of offsets: fewer records come twice.",
+        ),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            metavar="ROOT",
+            help="A root that the group's windows are written to: this cluster's ledger takes it over (repeatable).",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Continue a group on this cluster, to which MirrorMaker 2 has copied its topics and commits. Misses no record."""
+    from kafka_ordered_ops.cli.show.tables import fail_over_table
+    from kafka_ordered_ops.core.times import time_text
+    from kafka_ordered_ops.output.places import adopt_root
+
+    storage.hide_options(screen)
+    taken: list[dict[str, Any]] = []
+    with connection.open(screen) as windows, screen.progress("failing over"):
+        done = windows.fail_over(topic, offset_syncs=offset_syncs, dry_run=dry_run)
+        for root in output or ():
+            hidden = _hidden_windows(root, connection.group_id, storage)
+            former = None
+            if not dry_run:
+                former = adopt_root(root, windows.existing_ledger_id(), storage.storage_options)
+            taken.append({"root": root, "former": former, "not_published": hidden})
+    if screen.as_json:
+        facts = {"group": connection.group_id, "dry_run": dry_run, **done.to_json()}
+        screen.emit({**facts, "outputs": taken})
+        return
+    if done:
+        screen.show(fail_over_table(done))
+    if (before_ms := done.delivered_before_ms) is not None:
+        screen.say(
+            f"the other cluster delivered windows up to {time_text(before_ms)}. Open records stamped before come with the "
+            f"next window, as late ones; {done.may_repeat:,} of them may come twice"
+        )
+    if names := done.abandoned:
+        screen.say(f"abandoned, as open here from before: {first_of(names, _NAMED_MAX)}")
+    for root_facts in taken:
+        _say_root(screen, **root_facts)
+    if dry_run:
+        screen.say("nothing was changed")
+    else:
+        screen.say(f"group {connection.group_id} continues on this cluster")
+
+
+@command
 def restore_record(
     screen: Screen,
     connection: Connection,
@@ -166,6 +239,30 @@ def prune(
         return
     done = "forgotten" if forget else "pruned"
     screen.say(f"{windows_text(len(names))} of group {connection.group_id} {done}")
+
+
+def _hidden_windows(root: str, group_id: str, storage: Storage) -> list[str]:
+    """Return the windows of a group with a complete output that readers do not see."""
+    from kafka_ordered_ops.output.cleaning import leftovers
+
+    attempts = leftovers(root, storage.storage_options).found()
+    return sorted(
+        {
+            left.origin.window_id or left.window
+            for left in attempts
+            if left.is_complete and left.group_id == group_id
+        }
+    )
+
+
+def _say_root(screen: Screen, root: str, former: str | None, not_published: list[str]) -> None:
+    if former is not None:
+        screen.say(f"{root} belongs to the ledger of this cluster now, no longer to {former}")
+    if not_published:
+        screen.say(
+            f"complete below {root}, and not published: {first_of(not_published, _NAMED_MAX)}. If the other cluster had "
+            "committed one of them, its records are in no output: reset the group to before that window"
+        )
 
 
 def _say_windows(screen: Screen, adoption: Adoption) -> None:

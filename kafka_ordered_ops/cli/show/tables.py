@@ -27,6 +27,7 @@ from kafka_ordered_ops.cli.show.layout import (
 )
 from kafka_ordered_ops.cli.show.printable import in_line
 from kafka_ordered_ops.core.group.decisions.adoption import Adoption
+from kafka_ordered_ops.core.group.decisions.failing_over import FailOver
 from kafka_ordered_ops.core.group.gaps import Gap
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
@@ -275,6 +276,25 @@ def adoption_table(adoption: Adoption) -> Table:
             number_text(move.base_after),
         )
     return table
+
+
+def fail_over_table(done: FailOver) -> Table:
+    """Return where the group continues on each partition, and the offsets of the records that may come twice."""
+    rows = done.partitions
+    table = new_table(
+        None,
+        ("partition", f"total of {len(rows):,}"),
+        ">mirrored commit",
+        ">continues at",
+        (">done beyond", f"{sum(row.done_beyond for row in rows):,}"),
+        (">may come twice", f"{done.may_repeat:,}"),
+        "at offsets",
+        footer=True,
+    )
+    for row in rows[:PARTITIONS_SHOWN]:
+        numbers = (row.before, row.after, row.done_beyond, row.may_repeat.count)
+        table.add_row(str(row.tp), *map(number_text, numbers), _ranges(row.may_repeat))
+    return caption_more(table, len(rows), PARTITIONS_SHOWN)
 
 
 def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) -> Text:

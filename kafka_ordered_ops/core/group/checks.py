@@ -169,7 +169,7 @@ def check_same_group(state: GroupState, window: Window, owner: str | None = None
     """Raise `GroupMismatchError` for a window of another mode, isolation, selection of topics or owner."""
     check_owner(state, owner)
     differences = state.definition.differences(window)
-    if differences and state.topics:
+    if differences and state.topics and state.definition.topics:
         details = "; ".join(
             f"{name}: the group's is {old!r}, the window's {new!r}"
             for name, (old, new) in differences.items()

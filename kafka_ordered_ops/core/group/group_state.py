@@ -117,7 +117,7 @@ class GroupState:
     group_id: str
     #: Rises by one with every change.
     sequence: int
-    #: Of the group's first window, or as it was declared again.
+    #: Of the group's first window, or as it was declared again; without topics after a fail-over, until the next window.
     definition: GroupDefinition
     #: Topic patterns the group has planned: topics that match them later start at earliest.
     patterns: tuple[str, ...]

@@ -183,9 +183,16 @@ def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None)
 
 
 def check_not_lost(
-    view: GroupView, committed: CommittedOffsets, *, name: str, ledger_id: str | None
+    view: GroupView,
+    committed: CommittedOffsets,
+    *,
+    name: str,
+    ledger_id: str | None,
+    topics: Mapping[str, TopicFacts],
 ) -> None:
     """Raise if a commit of this package is newer than the ledger, or may be.
+
+    `topics` are those of `unknown_commits` that exist.
 
     Raises:
         LedgerLostError: the commit's map is about a state that the ledger does not have.
@@ -199,6 +206,13 @@ def check_not_lost(
         and (view.state is None or view.state.partition(tp) is None)
     }
     check_usable(view.group_id, damaged)
+    for tp, offset_map in mirrored_maps(committed, topics, ledger_id=ledger_id).items():
+        raise LedgerLostError(
+            f"group {view.group_id}: the commit of {tp} was made on another cluster, where the topic has the id "
+            f"{topic_id_text(offset_map.topic_id)} and the ledger {topic_id_text(offset_map.ledger_id)}: MirrorMaker 2 or "
+            "another program has copied it, and its offsets are not those of this cluster. If the group continues here from "
+            "now on, stop the mirror and run `groups fail-over` once. If not, run the windows on the other cluster"
+        )
     for tp, offset_map in unknown_commits(view, committed, ledger_id=ledger_id).items():
         state = view.state
         # Of partitions that the state has, `adopt` writes the commits again.
@@ -226,6 +240,20 @@ def unknown_commits(
         for tp, commit in committed.items()
         if (offset_map := _map_of(commit)) is not None
         and (offset_map.sequence > sequence or topic_id_text(offset_map.ledger_id) != ledger_id)
+    }
+
+
+def mirrored_maps(
+    committed: CommittedOffsets, topics: Mapping[str, TopicFacts], *, ledger_id: str | None
+) -> dict[TopicPartition, OffsetMap]:
+    """Return the maps in this package's format about another ledger, and another topic than the one of this name."""
+    return {
+        tp: offset_map
+        for tp, commit in committed.items()
+        if (offset_map := _map_of(commit)) is not None
+        and topic_id_text(offset_map.ledger_id) != ledger_id
+        and (facts := topics.get(tp.topic)) is not None
+        and topic_id_text(offset_map.topic_id) != facts.topic_id
     }
 
 
@@ -366,6 +394,7 @@ def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition,
             sequence=state.sequence,
             base=partition.base,
             beyond=partition.beyond,
+            delivered_before_ms=partition.delivered_before_ms,
         )
         offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
     return offsets

@@ -46,6 +46,11 @@ class PartitionState:
         """The done offsets above the base."""
         return self.done - OffsetSet.of((0, self.base))
 
+    @property
+    def delivered_before_ms(self) -> int | None:
+        """The greatest cutoff of the committed windows; None if there is none."""
+        return self.late.times[-1].before_ms if self.late else None
+
     def lag(self, log_start: int, end_offset: int) -> int:
         """Return the number of offsets of the log that are not done; done ranges beyond the first one do not count."""
         return (OffsetSet.of((log_start, end_offset)) - self.done).count

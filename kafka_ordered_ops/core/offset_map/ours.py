@@ -22,6 +22,7 @@ bytes      meaning
 8          base: the committed offset
 4          length of the payload
 n          payload
+8          signed: the time, in ms, before which windows have delivered everything; missing if none has
 4          CRC-32 of all of the above
 =========  =====================================================================
 
@@ -89,6 +90,7 @@ PREFIX: Final = b"%s%d:" % (_MARK, _VERSION)
 _END: Final = b"."
 _HEAD: Final = struct.Struct(">B16s16sQqI")
 _CRC: Final = struct.Struct(">I")
+_TIME: Final = struct.Struct(">q")
 
 #: Payloads up to this size are not compressed: zstd's frame alone takes half of that. Parallel Consumer does not compress
 #: maps up to eight times this size either.
@@ -132,6 +134,9 @@ class OffsetMap:
     base: int
     #: Done offsets above the base; None if they did not fit, and only the ledger has them.
     beyond: OffsetSet | None
+    #: The greatest cutoff of the group's committed windows. Unlike offsets, it holds on a mirrored cluster too. None: there
+    #: is none.
+    delivered_before_ms: int | None = None
     #: The name of the encoding from which the map was read; None for a map that was not read.
     encoding: str | None = field(default=None, compare=False)
 
@@ -187,15 +192,17 @@ def _decode(metadata: bytes) -> OffsetMap:
     if zlib.crc32(body[: -_CRC.size]) != _CRC.unpack(body[-_CRC.size :])[0]:
         raise unreadable(OffsetMapFault.CHECKSUM, "its checksum differs")
     tag, topic_id, ledger_id, sequence, base, length = _HEAD.unpack_from(body)
-    payload = body[_HEAD.size : -_CRC.size]
-    if length != len(payload):
+    rest = body[_HEAD.size : -_CRC.size]
+    payload, time = rest[:length], rest[length:]
+    if length != len(payload) or len(time) not in (0, _TIME.size):
         raise unreadable(
-            OffsetMapFault.CUT_SHORT, f"it has {len(payload)} bytes of payload instead of {length}"
+            OffsetMapFault.CUT_SHORT, f"it has {len(rest)} bytes of payload instead of {length}"
         )
     if base < 0:
         raise unreadable(OffsetMapFault.NEGATIVE, f"it is about offset {base}")
     beyond, encoding = _decode_payload(tag, payload, base)
-    return OffsetMap(topic_id, ledger_id, sequence, base, beyond, encoding)
+    delivered_before_ms = _TIME.unpack(time)[0] if time else None
+    return OffsetMap(topic_id, ledger_id, sequence, base, beyond, delivered_before_ms, encoding)
 
 
 def _unknown_version(metadata: bytes) -> str:
@@ -290,7 +297,8 @@ def _frame(offset_map: OffsetMap, tag: int, payload: bytes) -> bytes:
         offset_map.base,
         len(payload),
     )
-    body = head + payload
+    time_ms = offset_map.delivered_before_ms
+    body = head + payload + (b"" if time_ms is None else _TIME.pack(time_ms))
     return PREFIX + base64_of(body + _CRC.pack(zlib.crc32(body))) + _END
 
 

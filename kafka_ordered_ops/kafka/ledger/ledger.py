@@ -274,10 +274,7 @@ class Ledger:
         return Place(self._tickets, where, group_id, pace.rank)
 
     def remove(self, group_id: str) -> None:
-        """Remove all records of a group, in one transaction; committed offsets stay as they are.
-
-        Raises the errors of `update`, except those about the records, which may be damaged.
-        """
+        """Remove all records of a group, damaged or not, in one transaction; committed offsets stay. Raises as `update` does."""
         if self._topic.open(create=False):
             deadline = within(self._timeout_s).at_s
             self._try(group_id, self._remove, COMMITTING, deadline)
@@ -489,7 +486,10 @@ class Ledger:
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` if commits of this package know more than the ledger."""
-        check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
+        lost = {tp.topic for tp in self.unknown_commits(view, committed)}
+        topics = self._lookup.existing(lost) if lost else {}
+        name, ledger_id = self._topic.name, self._topic.id
+        check_not_lost(view, committed, name=name, ledger_id=ledger_id, topics=topics)
 
     def unknown_commits(
         self, view: GroupView, committed: CommittedOffsets

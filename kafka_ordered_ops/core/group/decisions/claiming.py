@@ -256,7 +256,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
         )
     state = view.state
     topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics
-    if wish.policy.redefine or not state.topics:
+    if wish.policy.redefine or not state.topics or not state.definition.topics:
         # A group without topics has nothing that another definition could contradict; a sweep has no mode.
         mode = definition.mode or (state.definition.mode if state.topics else None)
         owner = wish.owner or state.definition.owner

@@ -1,0 +1,246 @@
+"""A group fails over to a cluster that the real MirrorMaker 2 has filled, and comes back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ordered_ops import Earliest, LedgerLostError, OrderedWindows
+from kafka_ordered_ops.core.group.decisions.failing_over import FailOver
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.embedded import EmbeddedKafka
+from kafka_ordered_ops.kafka.facts.mirror_syncs import read_syncs
+from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
+from kafka_ordered_ops.output import files
+from kafka_ordered_ops.windows import ClientSettings
+from tests.support.cli_support import cli
+from tests.support.mirror_maker import IDENTITY, PREFIXED, MirrorMaker
+from tests.support.windows_support import BASE_MS, TIMEOUT_S, before, wait_until_gone
+
+_GROUP = "hourly"
+_PARTITIONS = 2
+#: MirrorMaker starts three connectors, and balances them first.
+_MIRROR_TIMEOUT_S = 120.0
+_PAUSE_S = 0.2
+
+#: The topic, partition and offset of a record, by its value.
+Log = dict[bytes, tuple[str, int, int]]
+
+
+class World:
+    """Two clusters, a root of outputs, and what was written to a topic."""
+
+    def __init__(self, folder: Path, brokers: Sequence[EmbeddedKafka]) -> None:
+        self.folder, self.brokers = folder, brokers
+        self.root = folder / "lake"
+        #: The values of all records that were written by an application.
+        self.written: list[bytes] = []
+
+    def windows(self, number: int) -> OrderedWindows:
+        """The group on a cluster."""
+        return OrderedWindows(self.brokers[number].bootstrap, _GROUP, timeout_s=60)
+
+    def create(self, number: int, topic: str) -> None:
+        """Make the topic, in which nothing expires."""
+        admin = AdminClient({"bootstrap.servers": self.brokers[number].bootstrap})
+        new = NewTopic(topic, _PARTITIONS, 1, config={"retention.ms": "-1"})
+        admin.create_topics([new])[topic].result(TIMEOUT_S)
+
+    def write(self, number: int, topic: str, partition: int, *seconds: float) -> None:
+        """Write records stamped with these times."""
+        producer = Producer({"bootstrap.servers": self.brokers[number].bootstrap})
+        for second in seconds:
+            value = f"{partition}-{len(self.written)}@{second:g}".encode()
+            self.written.append(value)
+            time_ms = BASE_MS + int(second * 1000)
+            producer.produce(topic, value=value, partition=partition, timestamp=time_ms)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def log(self, number: int, topic: str) -> Log:
+        """Read a topic to its end."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.brokers[number].bootstrap, "group.id": "reader"}
+        )
+        found: Log = {}
+        try:
+            places = [Place(topic, partition, 0) for partition in range(_PARTITIONS)]
+            left = sum(consumer.get_watermark_offsets(place, TIMEOUT_S)[1] for place in places)
+            consumer.assign(places)
+            while left:
+                messages = consumer.consume(left, TIMEOUT_S)
+                assert messages
+                left -= len(messages)
+                for message in messages:
+                    value, at = message.value(), (message.partition(), message.offset())
+                    assert value is not None
+                    found[value] = (topic, *at)  # type: ignore[assignment]
+        finally:
+            consumer.close()
+        return found
+
+    def delivered(self) -> Counter[bytes]:
+        """Count the values in the output."""
+        return Counter(
+            value
+            for path in files(self.root)
+            for value in pq.read_table(path).column("value").to_pylist()
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Two brokers, for this test alone."""
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(EmbeddedKafka()) for _ in "AB"]
+        yield World(tmp_path, brokers)
+
+
+def wait(mirror: MirrorMaker, holds: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Wait until the mirror has brought something about."""
+    deadline = time.monotonic() + _MIRROR_TIMEOUT_S
+    while not holds():
+        mirror.check()
+        assert time.monotonic() < deadline, (what(), mirror.said())
+        time.sleep(_PAUSE_S)
+
+
+def mirrored(
+    world: World, source: int, target: int, topic: str, copy: str, lag_max: int, policy: str
+) -> None:
+    """Run MirrorMaker until the target has all records of a topic, and its group all the commits it can translate."""
+    aliases = [("AB"[number], world.brokers[number].bootstrap) for number in (source, target)]
+    settings = ClientSettings.of(aliases[1][1])
+    places = [TopicPartition(copy, partition) for partition in range(_PARTITIONS)]
+    wanted = len(world.log(source, topic))
+    offset_syncs = f"mm2-offset-syncs.{aliases[0][0]}.internal"
+
+    def commits() -> list[int | None]:
+        found = read_committed_offsets(settings, _GROUP, places)
+        return [None if commit is None else commit.offset for commit in found.values()]
+
+    def last_pairs() -> list[int]:
+        with open_lookup(settings) as lookup:
+            found = read_syncs(settings, _GROUP, lookup, offset_syncs, places)
+        return [syncs[-1].here for syncs in found.values()]
+
+    with MirrorMaker(
+        *aliases,
+        world.folder,
+        topics=topic,
+        group_id=_GROUP,
+        policy=policy,
+        lag_max=lag_max,
+    ) as mirror:
+        admin = AdminClient({"bootstrap.servers": aliases[1][1]})
+        wait(mirror, lambda: copy in admin.list_topics(timeout=10).topics, lambda: "no topic")
+        wait(
+            mirror, lambda: len(world.log(target, copy)) == wanted, lambda: world.log(target, copy)
+        )
+        wait(mirror, lambda: None not in commits(), commits)
+        if lag_max == 0:
+            # It notes each record, a moment after it has copied it.
+            wait(mirror, lambda: sum(last_pairs()) == wanted - _PARTITIONS, last_pairs)
+
+
+def announced(found: FailOver, log: Log) -> set[bytes]:
+    """Return the values of the records that may come twice."""
+    offsets = {partition.tp: partition.may_repeat for partition in found.partitions}
+    return {
+        value
+        for value, (topic, partition, offset) in log.items()
+        if offset in offsets[TopicPartition(topic, partition)]
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", [IDENTITY, PREFIXED])
+def test_only_the_announced_records_come_twice(world: World, policy: str) -> None:
+    """Without pairs of offsets: some records that no window had come with those that one had, and none is missed."""
+    copy = "orders" if policy == IDENTITY else "A.orders"
+    delivered_there = over(world, "orders", copy, policy, lag_max=100)
+    with world.windows(1) as windows:
+        with pytest.raises(LedgerLostError, match="`groups fail-over`"):
+            windows.plan(before(copy, 30, Earliest()))
+        foreseen = windows.fail_over(dry_run=True)
+        done = windows.fail_over()
+        assert done == foreseen
+        assert done.delivered_before_ms == BASE_MS + 20_000
+        windows.adopt_output(world.root)
+        may_repeat = announced(done, world.log(1, copy))
+        # Three were late on the first cluster, or came here since.
+        assert windows.run(before(copy, 30, Earliest()), world.root).late == len(may_repeat)
+        windows.run(before(copy, 40), world.root)
+    counts = world.delivered()
+    assert set(counts) == set(world.written)
+    twice = {value for value, count in counts.items() if count > 1}
+    # Of the announced ones, those that A had not delivered come once.
+    assert twice == may_repeat & delivered_there.keys()
+
+
+@pytest.mark.long
+def test_every_record_comes_once_over_and_back(world: World) -> None:
+    """With pairs of offsets; back, the topic is a new one, and the first cluster's ledger knows the former one."""
+    delivered_there = over(world, "orders", "orders", IDENTITY, lag_max=0)
+    assert max(delivered_there.values()) == 1
+    fail_over(world, 1, "mm2-offset-syncs.A.internal")
+    with world.windows(1) as windows:
+        assert windows.run(before("orders", 30, Earliest()), world.root).late == 3
+    # Not delivered on B: a late one, and some of the next window.
+    world.write(1, "orders", 0, 37, 21)
+    world.write(1, "orders", 1, 38)
+
+    world.brokers[0].restart()
+    admin = AdminClient({"bootstrap.servers": world.brokers[0].bootstrap})
+    admin.delete_topics(["orders"])["orders"].result(TIMEOUT_S)
+    wait_until_gone(world.brokers[0].bootstrap, "orders")
+    mirrored(world, 1, 0, "orders", "orders", 0, IDENTITY)
+    world.brokers[1].kill()
+    with world.windows(0) as windows, pytest.raises(LedgerLostError, match="`groups fail-over`"):
+        windows.plan(before("orders", 40))
+    fail_over(world, 0, "mm2-offset-syncs.B.internal")
+    with world.windows(0) as windows:
+        assert windows.run(before("orders", 40), world.root).late == 1
+    assert world.delivered() == dict.fromkeys(world.written, 1)
+
+
+def over(world: World, topic: str, copy: str, policy: str, lag_max: int) -> Counter[bytes]:
+    """Deliver two windows on A, mirror it with late records, kill it and go on writing to B; return what was delivered."""
+    world.create(0, topic)
+    # The first partition has done offsets beyond a record of the next window, and late ones after them.
+    world.write(0, topic, 0, 1, 12, 3, 14, 5, 25, 16, 26, 7)
+    world.write(0, topic, 1, 2, 11, 4)
+    with world.windows(0) as windows:
+        windows.run(before(topic, 10, Earliest()), world.root)
+        windows.run(before(topic, 20), world.root)
+    delivered = world.delivered()
+    world.write(0, topic, 0, 8, 27)
+    world.write(0, topic, 1, 9, 28)
+    mirrored(world, 0, 1, topic, copy, lag_max, policy)
+    world.brokers[0].kill()
+    world.write(1, copy, 0, 29, 6, 35)
+    world.write(1, copy, 1, 36)
+    return delivered
+
+
+def fail_over(world: World, number: int, syncs: str) -> None:
+    """Run the verb: nothing may come twice, and the root is taken over."""
+    where = ("-b", world.brokers[number].bootstrap, "-g", _GROUP)
+    verb = ("groups", "fail-over", *where, "--offset-syncs", syncs, "--output", str(world.root))
+    foreseen = cli(*verb, "--dry-run", "--json").json
+    done = cli(*verb, "--json").json
+    [output] = done.pop("outputs")
+    assert [done[name] for name in ("partitions", "abandoned")] == [
+        foreseen[name] for name in ("partitions", "abandoned")
+    ]
+    assert done["may_repeat"] == 0, done
+    assert output["former"] is not None
+    assert output["not_published"] == []
