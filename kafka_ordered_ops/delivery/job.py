@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.delivery.open_window import OpenWindow
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
+from kafka_ordered_ops.output.address import bad_root
 from kafka_ordered_ops.output.writing.lettered import found_with_letters
 from kafka_ordered_ops.output.writing.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spec.destination import Destination, Folder, Sink
@@ -100,11 +101,20 @@ class WindowJob:
         if folder is not None:
             check_writable(folder.root, folder.storage_options, folder.partition_by)
 
-    def check_dead_letters(self, windows: Iterable[Window]) -> None:
-        """Raise `ConfigError` for windows whose bad records the job's output cannot name."""
-        if self._application is not None and self.to is None:
-            for window in windows:
+    def check_dead_letters(self, windows: Sequence[Window]) -> None:
+        """Raise `ConfigError` for windows whose bad records the job's output cannot name, or that it has no place for."""
+        for window in windows:
+            if self._application is not None and self.to is None:
                 window.check_no_dead_letters("an application without an output")
+            if window.has_bad_output and (self.to is None or self._sink is not None):
+                raise ConfigError(
+                    f"on_bad is {window.on_bad}, which writes bad records beside the output, and "
+                    f"{'there is no output' if self.to is None else 'the output is your own sink'}: give a folder or a Table, or name "
+                    "a topic for them, dead_letter:TOPIC"
+                )
+        folder = self.folder
+        if folder is not None and any(window.has_bad_output for window in windows):
+            check_writable(bad_root(folder.root), folder.storage_options, folder.partition_by)
 
     def _check_spark(self, settings: ClientSettings, group_id: str) -> None:
         from kafka_ordered_ops.spark.job_checks import (
