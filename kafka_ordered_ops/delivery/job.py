@@ -140,7 +140,7 @@ class WindowJob:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, settings, conf=self.spark_conf, group_id=group_id)
 
-    def copied(self, settings: ClientSettings, windows: Iterable[Window]) -> pa.Schema | None:
+    def copied(self, settings: ClientSettings, windows: Sequence[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
         Raises:
@@ -202,9 +202,10 @@ class WindowJob:
     @contextmanager
     def session(
         self,
+        settings: ClientSettings,
+        windows: Sequence[Window],
         stopped: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] | None = None,
-        records: pa.Schema | None = None,
     ) -> Iterator[Found]:
         """Keep the windows' resources open until they are published; yield a function that finds earlier outputs.
 
@@ -212,13 +213,16 @@ class WindowJob:
         is left running.
 
         Args:
+            settings: how to reach the cluster.
+            windows: the windows, before they are planned.
             stopped: whether the job must end.
             say: receives the output lines of an application; `None` leaves them in its own log.
-            records: what `copied` returns.
 
         Raises:
-            ConfigError: there is no Spark, or the table is not as required.
+            ConfigError: there is no Spark, the table is not as required, or as `copied` does.
+            RegistryError, AuthenticationError: as `copied` does.
         """
+        records = self.copied(settings, windows)
         if self.table is None:
             yield self._earlier()
         elif (application := self._application) is not None:
@@ -233,12 +237,18 @@ class WindowJob:
                 cancelled=stopped,
             )
         else:
-            from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
+            from kafka_ordered_ops.spark.write.table_windows import (
+                check_bad,
+                found_in_table,
+                table_sink,
+            )
 
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
                 if self._copies:
                     sink.check_copy(records)
+                if any(window.has_bad_output for window in windows):
+                    check_bad(sink)
                 try:
                     yield _Earlier(partial(found_in_table, sink), EarlierOutputs())
                 finally:

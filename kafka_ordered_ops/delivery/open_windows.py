@@ -452,7 +452,13 @@ class OpenWindows:
     def _lettered(self, outputs: Sequence[Any]) -> list[Any]:
         """Return outputs with the records that were left out of them, which are staged if their place is beside the output."""
         lettered = with_letters(self.plans, outputs, self.dead_letters)
-        if self.dead_letters is not None and self.plans[0].window.has_bad_output:
+        if self.dead_letters is None or not self.plans[0].window.has_bad_output:
+            return lettered
+        if self.table is not None:
+            from kafka_ordered_ops.spark.write.table_windows import stage_bad_rows
+
+            stage_bad_rows(self.plans, lettered, self.client, self.table, self.table_sink)
+        else:
             from kafka_ordered_ops.output.writing.bad_records import stage_bad
 
             stage_bad(self.plans, lettered, self.client)

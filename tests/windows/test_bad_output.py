@@ -284,6 +284,32 @@ def test_without_a_place_it_is_refused(memory: World, output: str | None) -> Non
     assert windows.list() == []
 
 
+def test_an_output_of_another_kind_is_refused(memory: World, tmp_path: Path) -> None:
+    """A function may report the output of its own sink in place of files: beside it, there is no place."""
+    fill(memory)
+    windows = service(memory)
+
+    class Own:
+        """An output that is staged elsewhere."""
+
+        def to_json(self) -> dict[str, Any]:
+            """Return what another process needs."""
+            return {"window_id": "w"}
+
+        def publish(self) -> None:
+            """Does nothing."""
+
+        discard = publish
+
+    def job(opened: Any) -> None:
+        opened.to_arrow()
+        opened.report(Own())
+
+    with pytest.raises(ConfigError, match="no place for bad records"):
+        windows.run(asked(memory), lake_of(tmp_path), job=job, window_id="w")
+    assert [record.status for record in windows.list()] == ["planned"]
+
+
 def test_a_root_of_another_ledger_is_refused(memory: World, tmp_path: Path) -> None:
     """Before a window is planned, as the output itself is."""
     fill(memory)

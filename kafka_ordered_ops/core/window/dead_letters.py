@@ -113,8 +113,9 @@ def as_on_bad(value: object) -> OnBad | DeadLetter:
 
 
 def bad_name(name: str) -> str:
-    """Return what the folder or the table for bad records is called that is beside one of this name; SQL may quote it."""
-    return f"{name[:-1]}{_SUFFIX}`" if name.endswith("`") else f"{name}{_SUFFIX}"
+    """Return the name of the folder or the table for bad records that is beside one of this name, which SQL may quote."""
+    stem = name.removesuffix("`")
+    return f"{stem.rstrip('/')}{_SUFFIX}{name[len(stem) :]}"
 
 
 class BadRecord(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.window.dead_letters import DeadLetters
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -40,6 +41,19 @@ def bad_table(
     return pa.Table.from_arrays([*table.columns, *errors], schema=BAD_SCHEMA)
 
 
+def check_beside(
+    plans: Sequence[WindowPlan], outputs: Sequence[object], kind: type[object]
+) -> None:
+    """Raise `ConfigError` for an output of another kind, beside which there is no place for bad records."""
+    for plan, output in zip(plans, outputs, strict=True):
+        if plan.offsets and not isinstance(output, kind):
+            raise ConfigError(
+                f"window {plan.window_id} of group {plan.group_id}: on_bad is {plan.window.on_bad}, and the job has reported a "
+                f"{type(output).__name__}, beside which there is no place for bad records. Nothing was committed: call write, or name "
+                "a topic for them, dead_letter:TOPIC"
+            )
+
+
 def stage_bad(
     plans: Sequence[WindowPlan],
     outputs: Sequence[StagedOutput],
@@ -52,9 +66,11 @@ def stage_bad(
     Each window has one file, which may be empty: a replay replaces what an earlier attempt has there.
 
     Raises:
+        ConfigError: an output is not in a folder.
         SinkError, OutputOwnedError: as for any output.
         RecordsLostError, ReadError, BrokerError: as `read_bad_records` does.
     """
+    check_beside(plans, outputs, StagedOutput)
     left_out = [
         (plan, output.dead_letters, bad)
         for plan, output in zip(plans, outputs, strict=True)

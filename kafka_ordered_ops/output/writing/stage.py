@@ -189,7 +189,8 @@ def stage_windows(
                 staged = draft.seal(facts)
                 letters = None if left_out is None else left_out.letters(window)
                 sealed.append(replace(staged, dead_letters=letters))
-        stage_bad(plans, sealed, settings, stall_timeout_s=stall_timeout_s)
+        if plans[0].window.has_bad_output:
+            stage_bad(plans, sealed, settings, stall_timeout_s=stall_timeout_s)
     return sealed
 
 
