@@ -17,6 +17,7 @@ from kafka_ordered_ops import (
     Application,
     ConfigError,
     DecodeError,
+    Folder,
     OrderedWindows,
     OutputOwnedError,
     RecordsLostError,
@@ -207,6 +208,21 @@ def test_windows_committed_together_each_have_theirs(world: World, tmp_path: Pat
         for path in Path(f"{lake}__bad").glob("*/*.parquet")
     }
     assert counts == {"window_id=early": 1, "window_id=late": 2}
+
+
+def test_they_are_partitioned_as_the_output(memory: World, tmp_path: Path) -> None:
+    """And results name the folder."""
+    fill(memory)
+    lake = lake_of(tmp_path)
+    to = Folder(lake, partition_by="date")
+    result = service(memory).run(asked(memory, since=-100), to, window_id="w")
+    assert result.output is not None
+    folder = result.output.replace("/orders/", "/orders__bad/")
+    assert folder.endswith("/window_id=w")
+    assert "/date=" in folder
+    assert result.dead_letters_to == folder
+    [path] = Path(folder).glob("*.parquet")
+    assert pq.read_metadata(path).num_rows == 3
 
 
 def test_a_function_writes_the_good_ones(world: World, tmp_path: Path) -> None:
