@@ -491,3 +491,17 @@ def test_the_command_line_says_where_they_are(
     for text in (ran, shown):
         assert "orders__bad/window_id=w" in text.replace("\n", "").replace(" ", "")
     assert bad_places(lake) == BESIDE
+
+
+@pytest.mark.slow
+def test_the_command_line_abandons_their_stage(broker: World, tmp_path: Path) -> None:
+    """With that of the output."""
+    fill(broker)
+    lake, group_id = lake_of(tmp_path), broker.named("g")
+    with Service(broker.settings, group_id) as steps:
+        plan = steps.plan(asked(broker), "w")
+        steps.mark_written(plan, stage_window(plan, broker.settings, lake).to_json())
+    assert (staged(lake), staged(Path(f"{lake}__bad"))) == (["w"], ["w"])
+    at_broker = ["-b", broker.settings.bootstrap_servers, "-g", group_id]
+    assert cli.main(["windows", "abandon", *at_broker, "w", "--output", str(lake)]) == 0
+    assert (staged(lake), staged(Path(f"{lake}__bad"))) == ([], [])
