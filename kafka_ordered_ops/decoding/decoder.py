@@ -46,6 +46,7 @@ from kafka_ordered_ops.decoding.frames import ID_BYTES, content, id_end, schema_
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
 from kafka_ordered_ops.decoding.json.records import json_reader
 from kafka_ordered_ops.decoding.json.schema import columns_of
+from kafka_ordered_ops.decoding.left_out import Reasons
 from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -59,8 +60,8 @@ _REASON_MAX: Final = 500
 DECODED_ROWS: Final = 10_000
 
 
-#: Takes a batch, and the reasons why rows of it are left out, by their numbers.
-LeaveOut = Callable[[pa.RecordBatch, Mapping[int, str]], object]
+#: Takes a batch, and the reasons why rows of it are left out.
+LeaveOut = Callable[[pa.RecordBatch, Reasons], object]
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Decoder:
         """
         fields: list[_Field] = []
         arrays: list[_Array] = []
-        bad: dict[int, str] | None = None if leave_out is None else {}
+        bad: dict[int, dict[str, str]] | None = None if leave_out is None else {}
         framed = with_frames(batch, self._in_headers)
         for part, array in zip(batch.schema, batch.columns, strict=True):
             column = self._columns.get(part.name)
@@ -323,7 +324,7 @@ class _Column:
         return fields
 
     def arrays(
-        self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, str] | None
+        self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, dict[str, str]] | None
     ) -> list[_Array]:
         """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`.
 
@@ -339,8 +340,7 @@ class _Column:
         reasons = {row: reason[:_REASON_MAX] for row, reason in whole.items()}
         if isinstance(self.on_bad, DeadLetter) and left_out is not None:
             for row, reason in reasons.items():
-                earlier = f"{left_out[row]}; " if row in left_out else ""
-                left_out[row] = f"{earlier}the {self.name} cannot be decoded: {reason}"
+                left_out.setdefault(row, {})[self.name] = reason
         elif reasons and self.on_bad is not OnBad.KEEP:
             raise _decode_error(self.name, batch, reasons)
         arrays: list[_Array] = [*cast("Any", decoded).flatten()] if self.flat else [decoded]

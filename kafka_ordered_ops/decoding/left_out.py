@@ -20,6 +20,9 @@ from kafka_ordered_ops.core.window.dead_letters import (
 #: The bytes of a job's bad records: one transaction of ten seconds writes them, from memory.
 BYTES_MAX: Final = 16 * 1024**2
 
+#: Why rows are bad: by their numbers, and by the columns ``key`` and ``value``.
+Reasons = Mapping[int, Mapping[str, str]]
+
 #: Columns.
 _PLACE: Final = ("topic", "partition", "offset")
 
@@ -39,7 +42,7 @@ class LeftOut:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def add_rows(self, window: int, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+    def add_rows(self, window: int, batch: pa.RecordBatch, reasons: Reasons) -> None:
         """Note rows of a batch; raise `DecodeError` if there are too many."""
         self.add(window, *bad_rows(batch, reasons))
 
@@ -64,7 +67,7 @@ class LeftOut:
 
     def letters(self, window: int = 0) -> DeadLetters:
         """Return the records of a window that has been read to its end."""
-        return DeadLetters(self._limit.topic, tuple(sorted(self._records[window])))
+        return DeadLetters(self._limit.topic, tuple(sorted(self._records[window], key=_place)))
 
 
 class Without:
@@ -85,26 +88,38 @@ class Without:
         return batch.filter(pa.array([place not in self._places for place in places]))
 
 
-def bad_rows(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> tuple[list[BadRecord], int]:
+def bad_rows(batch: pa.RecordBatch, reasons: Reasons) -> tuple[list[BadRecord], int]:
     """Return the rows of a batch that have a reason, with their size in bytes."""
     rows = batch.take(pa.array(sorted(reasons), pa.int64()))
     columns: list[list[Any]] = [rows.column(name).to_pylist() for name in _PLACE]
     texts = [_cut(reasons[row]) for row in sorted(reasons)]
-    return [BadRecord(*place) for place in zip(*columns, texts, strict=True)], rows.nbytes
+    records = [
+        BadRecord(topic, partition, offset, why.get("key"), why.get("value"))
+        for topic, partition, offset, why in zip(*columns, texts, strict=True)
+    ]
+    return records, rows.nbytes
 
 
-def _cut(reason: str) -> str:
-    """Return a reason of limited length as JSON: it may quote the value."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in reason)
-    return plain.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return reasons of limited length as JSON: they may quote the value."""
+    limit = REASON_BYTES_MAX // len(reasons)
+    plain = {
+        name: "".join(letter if letter.isprintable() else " " for letter in reason)
+        for name, reason in reasons.items()
+    }
+    return {name: text.encode()[:limit].decode(errors="ignore") for name, text in plain.items()}
+
+
+def _place(record: BadRecord) -> tuple[str, int, int]:
+    return record[:3]
 
 
 def _too_many(records: list[BadRecord], numbers: str) -> DecodeError:
-    first = min(records)
+    first = min(records, key=_place)
     facts: dict[str, Any] = dict(zip(_PLACE, first, strict=False))
     return DecodeError(
         f"too many records cannot be decoded: {numbers}. The first: {first.topic}[{first.partition}] at offset "
-        f"{first.offset}: {first.reason}. Nothing was committed, and nothing written to the topic for dead letters. Fix the schema, "
+        f"{first.offset}: {first.reason}. Nothing was committed, and no dead letter written. Fix the schema, "
         "raise max_bad, or keep such records with on_bad='keep'",
         **facts,
         bad=len(records),

@@ -27,6 +27,7 @@ from kafka_ordered_ops.spark.applications.protocol import (
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.write.table_output import TableOutput
+from kafka_ordered_ops.spark.write.table_windows import check_bad, table_sink
 from kafka_ordered_ops.spec.destination import Folder
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.spec.job_outputs import check_each
@@ -126,6 +127,9 @@ def windows_of(
         engine=submission.engine,
         ordered=submission.ordered,
     )
+    if windows.table is not None and any(plan.window.has_bad_output for plan in submission.plans):
+        windows.table_sink = table_sink(spark, windows.table)
+        check_bad(windows.table_sink)
     if submission.engine == Engine.LOCAL:
         # Below the output folder, which all executors see. It is removed with the folder of the run.
         windows.local_root = str(folder / "read")
@@ -148,7 +152,7 @@ def _results(
             output.discard()
         raise
     for output in rows:
-        if output.is_nothing:
+        if output.is_nothing and output.bad is None:
             # There are no rows to publish, so no other run is needed. An application does not remove rows that
             # other claims have staged: one of them may be committed.
             output.discard()

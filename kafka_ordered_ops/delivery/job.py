@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.delivery.open_window import OpenWindow
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
+from kafka_ordered_ops.output.address import bad_root
 from kafka_ordered_ops.output.writing.lettered import found_with_letters
 from kafka_ordered_ops.output.writing.reported import EarlierOutputs, Reported
 from kafka_ordered_ops.spec.destination import Destination, Folder, Sink
@@ -100,11 +101,20 @@ class WindowJob:
         if folder is not None:
             check_writable(folder.root, folder.storage_options, folder.partition_by)
 
-    def check_dead_letters(self, windows: Iterable[Window]) -> None:
-        """Raise `ConfigError` for windows whose bad records the job's output cannot name."""
-        if self._application is not None and self.to is None:
-            for window in windows:
+    def check_dead_letters(self, windows: Sequence[Window]) -> None:
+        """Raise `ConfigError` for windows whose bad records the job's output cannot name, or that it has no place for."""
+        for window in windows:
+            if self._application is not None and self.to is None:
                 window.check_no_dead_letters("an application without an output")
+            if window.has_bad_output and (self.to is None or self._sink is not None):
+                raise ConfigError(
+                    f"on_bad is {window.on_bad}, which writes bad records beside the output, and "
+                    f"{'there is no output' if self.to is None else 'the output is your own sink'}: give a folder or a Table, or name "
+                    "a topic for them, dead_letter:TOPIC"
+                )
+        folder = self.folder
+        if folder is not None and any(window.has_bad_output for window in windows):
+            check_writable(bad_root(folder.root), folder.storage_options, folder.partition_by)
 
     def _check_spark(self, settings: ClientSettings, group_id: str) -> None:
         from kafka_ordered_ops.spark.job_checks import (
@@ -130,7 +140,7 @@ class WindowJob:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, settings, conf=self.spark_conf, group_id=group_id)
 
-    def copied(self, settings: ClientSettings, windows: Iterable[Window]) -> pa.Schema | None:
+    def copied(self, settings: ClientSettings, windows: Sequence[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
         Raises:
@@ -192,9 +202,10 @@ class WindowJob:
     @contextmanager
     def session(
         self,
+        settings: ClientSettings,
+        windows: Sequence[Window],
         stopped: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] | None = None,
-        records: pa.Schema | None = None,
     ) -> Iterator[Found]:
         """Keep the windows' resources open until they are published; yield a function that finds earlier outputs.
 
@@ -202,13 +213,16 @@ class WindowJob:
         is left running.
 
         Args:
+            settings: how to reach the cluster.
+            windows: the windows, before they are planned.
             stopped: whether the job must end.
             say: receives the output lines of an application; `None` leaves them in its own log.
-            records: what `copied` returns.
 
         Raises:
-            ConfigError: there is no Spark, or the table is not as required.
+            ConfigError: there is no Spark, the table is not as required, or as `copied` does.
+            RegistryError, AuthenticationError: as `copied` does.
         """
+        records = self.copied(settings, windows)
         if self.table is None:
             yield self._earlier()
         elif (application := self._application) is not None:
@@ -223,12 +237,18 @@ class WindowJob:
                 cancelled=stopped,
             )
         else:
-            from kafka_ordered_ops.spark.write.table_windows import found_in_table, table_sink
+            from kafka_ordered_ops.spark.write.table_windows import (
+                check_bad,
+                found_in_table,
+                table_sink,
+            )
 
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
                 if self._copies:
                     sink.check_copy(records)
+                if any(window.has_bad_output for window in windows):
+                    check_bad(sink)
                 try:
                     yield _Earlier(partial(found_in_table, sink), EarlierOutputs())
                 finally:

@@ -345,7 +345,7 @@ class OpenWindows:
                 f"{len(self.plans)} windows and {len(outputs)} outputs: report one for each window, in the order of plans"
             )
         if self._submitter is not None:
-            self._submitter(with_letters(self.plans, outputs, self.dead_letters))
+            self._submitter(self._lettered(outputs))
         elif self.place is not None and any(isinstance(output, Mapping) for output in outputs):
             raise ConfigError(
                 f"{windows_text(self.plans)}: report got JSON, and the output goes to {self.place}: write it, or report "
@@ -367,7 +367,7 @@ class OpenWindows:
                 for output in self.staged
             ]
         outputs = outputs_of(self.plans, staged, returned, output=self.place, facts=facts)
-        return with_letters(self.plans, outputs, self.dead_letters)
+        return self._lettered(outputs)
 
     def staged_below(
         self,
@@ -448,6 +448,21 @@ class OpenWindows:
                 display.report(now.tasks_done, now.tasks_total, note)
 
         return progress
+
+    def _lettered(self, outputs: Sequence[Any]) -> list[Any]:
+        """Return outputs with the records that were left out of them, which are staged if their place is beside the output."""
+        lettered = with_letters(self.plans, outputs, self.dead_letters)
+        if self.dead_letters is None or not self.plans[0].window.has_bad_output:
+            return lettered
+        if self.table is not None:
+            from kafka_ordered_ops.spark.write.table_windows import stage_bad_rows
+
+            stage_bad_rows(self.plans, lettered, self.client, self.table, self.table_sink)
+        else:
+            from kafka_ordered_ops.output.writing.bad_records import stage_bad
+
+            stage_bad(self.plans, lettered, self.client)
+        return lettered
 
     def _record(self, staged: list[Any]) -> list[Any]:
         self.report(staged)

@@ -106,8 +106,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         def write(plan: WindowPlan) -> Staged:
             return work.deliver(self._opened(work, plan))[0]
 
-        records = work.copied(self.settings, [window])
-        with work.session(records=records) as find_output:
+        with work.session(self.settings, [window]) as find_output:
             plan = self.plan(window, window_id, check_policy(policy), place=work.place())
             [plan] = delivered_again(self, [plan], policy.on_covered)
             delivery = self.deliver(plan, write, find_output)
@@ -149,7 +148,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         self._window_id(window, window_id)
         work = WindowJob(job=Copy(engine), to=destination_of(output), spark=spark, is_block=True)
         work.check(self.settings, self.group_id, [window])
-        with work.session():
+        with work.session(self.settings, [window]):
             plan = self.plan(window, window_id, check_policy(policy), place=work.place())
             if plan.content is PlanContent.COVERED:
                 self.commit(plan)

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.delivery.summary import all_held_text, held_text
+from kafka_ordered_ops.delivery.summary import all_held_text, dead_letter_facts, held_text
 from kafka_ordered_ops.output.published import window_table
 from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
 from kafka_ordered_ops.output.writing.staged_output import output_of
@@ -47,8 +47,10 @@ class RunResult:
     #: The output's counts; `None` if not reported.
     records: int | None
     late: int | None
-    #: Records that could not be decoded, written to the topic for them; `None` unless the window has such a topic.
+    #: Records that could not be decoded, and were written elsewhere; `None` unless the window has a place for them.
     dead_letters: int | None
+    #: That place: a topic, or a folder or a table beside the output.
+    dead_letters_to: str | None
     out_of_order: int | None
     #: The least and the greatest time of its records; `None` if unknown, or beyond the calendar.
     first: datetime | None
@@ -77,7 +79,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         counts = "" if self.records is None else f", {self.records:,} records"
-        counts += f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
+        if self.dead_letters:
+            counts += f", {self.dead_letters:,} dead letters in {self.dead_letters_to}"
         place = "" if self.output is None else f", {self.output}"
         return f"<{type(self).__name__} {self.group_id}/{self.window_id}: {self.outcome}{counts}{place}>"
 
@@ -110,6 +113,7 @@ def run_result(
         to: the window's destination.
     """
     record = delivery.record
+    letters = dead_letter_facts(record)
     plan, facts, output = (
         record.plan,
         result_facts(record.result),
@@ -128,7 +132,8 @@ def run_result(
         offsets=plan.offsets,
         records=facts.get("records"),
         late=facts.get("late"),
-        dead_letters=facts.get("dead_letters"),
+        dead_letters=letters.get("dead_letters"),
+        dead_letters_to=letters.get("dead_letters_to"),
         out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
         first=_moment(facts, "timestamp_ms_min"),
         last=_moment(facts, "timestamp_ms_max"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.window.dead_letters import bad_name, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
 
@@ -41,14 +42,28 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         **plan_summary(record.plan),
         "records": facts.get("records"),
         "late": facts.get("late"),
-        # Only of windows that may have them.
-        **({name: facts[name]} if (name := "dead_letters") in facts else {}),
+        **dead_letter_facts(record),
         "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
         "output": table_of(record.result) if output is None else output.final_path,
         "result": returned_by(record.result),
     }
+
+
+def dead_letter_facts(record: WindowRecord) -> dict[str, Any]:
+    """Return how many dead letters a window has, and the topic, the folder or the table for them; empty if it may have none."""
+    from kafka_ordered_ops.output.writing.staged_output import output_of
+    from kafka_ordered_ops.spec.table import table_of
+
+    if (letters := dead_letters_in(record.result)) is None:
+        return {}
+    place, table = letters.topic, table_of(record.result)
+    if place is None and table is not None:
+        place = bad_name(table)
+    elif place is None and (output := output_of(record.result, record.plan)) is not None:
+        place = None if output.bad is None else output.bad.final_path
+    return {"dead_letters": len(letters.records), "dead_letters_to": place}
 
 
 def time_or_none(timestamp_ms: int | None) -> str | None:

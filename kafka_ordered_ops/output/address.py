@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.window.dead_letters import bad_name
 from kafka_ordered_ops.disk.disk import CONTROL_FOLDER
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
@@ -160,11 +161,19 @@ def _check_key(text: str, key: str) -> None:
 
 def control_folder(root: str) -> str:
     """Return the folder of a root's stages and of the records of its owner."""
-    # Beside the folder itself, so on its file system. Links are resolved: every path to the folder leads to one place.
-    if SCHEME.match(root) is None and os.path.islink(root):
-        root = os.path.realpath(root)
-    parent, _, name = root.rpartition("/")
+    parent, _, name = _resolved(root).rpartition("/")
     return f"{parent}/{CONTROL_FOLDER}/{name}"
+
+
+def bad_root(root: str) -> str:
+    """Return the root of the records that jobs leave out of the windows of a root, because they cannot be decoded."""
+    return bad_name(_resolved(root))
+
+
+def _resolved(root: str) -> str:
+    # Beside the folder itself, so on its file system. Links are resolved: every path to the folder leads to one place.
+    is_link = SCHEME.match(root) is None and os.path.islink(root)
+    return os.path.realpath(root) if is_link else root
 
 
 def spark_path(path: str) -> str:

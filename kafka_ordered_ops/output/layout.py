@@ -44,7 +44,7 @@ from kafka_ordered_ops.core.window.partition import (
 )
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window_id import check_window_id
-from kafka_ordered_ops.output.address import control_folder, spark_path
+from kafka_ordered_ops.output.address import bad_root, control_folder, spark_path
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
@@ -161,6 +161,15 @@ class Layout:
     def whole(self) -> Self:
         """The place of the whole window's output; a whole output itself."""
         return self if self.part is None else replace(self, part=None, facts={}, holding=None)
+
+    @property
+    def bad(self) -> Self | None:
+        """The output of the records that the job has left out, for a place beside this one; None if they have no such place."""
+        if self.dead_letters is None or self.dead_letters.topic is not None:
+            return None
+        # Another claim may find fewer of them.
+        own: Any = {"facts": {}, "holding": None, "dead_letters": None, "allow_fewer": True}
+        return replace(self, root=bad_root(self.root), **own)
 
     @property
     def final_path(self) -> str:

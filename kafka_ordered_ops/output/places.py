@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.window.ownership import (
 )
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, check_partition_by, partition_of
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.address import bad_root, is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, stages_folder
@@ -44,19 +44,27 @@ class OutputPlace:
     def check(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
     ) -> Sequence[str]:
-        """Return notes on the root; changes nothing.
+        """Return notes on the root, and on that of bad records if the windows have one; changes nothing.
 
         Raises:
             OutputOwnedError: the root, or the place of a window, belongs to another ledger, group or claim.
             SinkError: another program's files are in the place of a window; or the file system or the store failed.
         """
+        notes = self._check(publishers, windows)
+        with_bad = [each for each in publishers if windows[each.window_id].has_bad_output]
+        if with_bad:
+            beside = OutputPlace(bad_root(self._root), self._options, self._partition_by)
+            notes += beside._check(with_bad, windows)
+        return notes
+
+    def _check(self, publishers: Sequence[Publisher], windows: Mapping[str, Window]) -> list[str]:
         with as_sink_error(f"the windows below {self._root} cannot be read"):
             if is_in_store(self._root):
                 owner = self._check_store(publishers, windows)
             else:
                 owner = self._check_folder(publishers, windows)
         if owner is None:
-            return ()
+            return []
         topics = tuple(sorted({name for window in windows.values() for name in window.topics}))
         notes = (
             owner.note_on(name, topics, self._root)

@@ -1,4 +1,4 @@
-"""Dead letters of windows: their topic is checked before a window is planned; the records are read again for its commit."""
+"""Dead letters of windows: their topic is checked before a window is planned; records for it are read again for its commit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.cluster.cluster_facts import is_selected
 from kafka_ordered_ops.core.dead_letter_headers import headers_about
-from kafka_ordered_ops.core.errors import ConfigError, RecordsLostError, UnknownTopicError
+from kafka_ordered_ops.core.errors import ConfigError, UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import Change, WindowRecord
-from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.new_record import NewRecord
-from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.dead_letters import BadRecord, DeadLetters, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.ports import LookupDoor, open_reader
+from kafka_ordered_ops.kafka.bad_records import read_bad_records
+from kafka_ordered_ops.kafka.ports import LookupDoor
 from kafka_ordered_ops.kafka.rights import check_may_write
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -43,9 +42,8 @@ def check_topic(
         AuthorizationError: this principal may not write to it.
         BrokerError: the cluster refuses the request, or cannot be reached.
     """
-    if (wanted := window.dead_letter) is None:
+    if (wanted := window.dead_letter) is None or (topic := wanted.topic) is None:
         return
-    topic = wanted.topic
     if topic == ledger_topic or is_selected(topic, window.topics, window.exclude):
         raise ConfigError(
             f"on_bad is {wanted}, and {topic} is {'the ledger' if topic == ledger_topic else 'one of the topics of the window'}: "
@@ -83,7 +81,10 @@ class CommitLetters:
         wanted = {
             record.plan.window_id: letters
             for record in change.records
-            if (letters := self._letters(record)) is not None and letters.records
+            if (letters := self._letters(record)) is not None
+            and letters.records
+            # Others are staged, and published with the output.
+            and letters.topic is not None
         }
         if wanted != self._wanted or wanted.keys() != self._records.keys():
             self._wanted, self._records = wanted, {}
@@ -113,45 +114,23 @@ def check_reported(plan: WindowPlan, result: Mapping[str, Any]) -> None:
 def read_letters(
     settings: ClientSettings, plan: WindowPlan, letters: DeadLetters, *, stall_timeout_s: float
 ) -> list[NewRecord]:
-    """Return the records that a window has left out, as they are in Kafka, with headers about them.
+    """Return the records that a window has left out for a topic, as they are in Kafka, with headers about them.
 
     Raises:
-        RecordsLostError: some of them are gone.
         ConfigError: a record has a header that Kafka's clients would change.
-        ReadError, BrokerError: Kafka cannot be read.
+        RecordsLostError, ReadError, BrokerError: raised by `read_bad_records`.
     """
-    bad = {(record.topic, record.partition, record.offset): record for record in letters.records}
-    offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for topic, partition, offset in sorted(bad):
-        offsets.setdefault(TopicPartition(topic, partition), []).append((offset, offset + 1))
-    reader = open_reader(
-        settings,
-        plan.group_id,
-        plan.isolation,
-        {tp: OffsetSet.of(*ranges) for tp, ranges in offsets.items()},
-        stall_timeout_s=stall_timeout_s,
-        topic_ids=plan.topic_ids,
-    )
-    found: dict[tuple[str, int, int], NewRecord] = {}
-    with reader:
-        for batch in reader.batches():
-            timestamps: Any = batch.column("timestamp").cast(pa.int64())
-            # Python's times end with the year 9999.
-            rows = batch.drop_columns(["timestamp"]).to_pylist()
-            for row, at_ms in zip(rows, timestamps.to_pylist(), strict=True):
-                place = (row["topic"], row["partition"], row["offset"])
-                found[place] = _letter(letters.topic, plan, bad[place], row, at_ms)
-    if missing := sorted(bad.keys() - found.keys()):
-        lost: dict[str, list[tuple[int, int]]] = {}
-        for topic, partition, offset in missing:
-            lost.setdefault(f"{topic}[{partition}]", []).append((offset, offset + 1))
-        raise RecordsLostError(
-            f"window {plan.window_id} of group {plan.group_id} has left out {len(bad):,} records for {letters.topic}, and "
-            f"{len(missing):,} of them are gone from Kafka, {next(iter(lost))} at offset {missing[0][2]} among them. Nothing was "
-            "committed. Abandon the window, and plan it again: it then reports the records that are lost",
-            lost=lost,
-        )
-    return [found[place] for place in sorted(found)]
+    topic = letters.topic
+    if topic is None:
+        raise AssertionError(letters)
+    table = read_bad_records(settings, plan, letters, stall_timeout_s=stall_timeout_s)
+    timestamps: Any = table.column("timestamp").cast(pa.int64())
+    # Python's times end with the year 9999.
+    rows = table.drop_columns(["timestamp"]).to_pylist()
+    return [
+        _letter(topic, plan, bad, row, at_ms)
+        for bad, row, at_ms in zip(letters.records, rows, timestamps.to_pylist(), strict=True)
+    ]
 
 
 def _letter(

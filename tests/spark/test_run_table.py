@@ -103,7 +103,7 @@ def test_a_host_s_windows_share_a_session(
         asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
         write = writing(job, windows)
         for ran in (True, False):
-            with job.session(lambda: False) as found:
+            with job.session(windows.settings, asked) as found:
                 plans = windows.plan_many(asked, ["a", "b"])
                 assert [one.ran for one in windows.deliver_many(plans, write, found)] == [ran, ran]
     rows = [(row.window_id, row.offset) for row in lake_spark.table(lake.table).collect()]

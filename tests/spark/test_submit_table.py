@@ -126,7 +126,7 @@ def _deliver(
     hosted.check(windows.settings, windows.group_id)
     asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
     write = writing(hosted, windows)
-    with hosted.session(lambda: False) as found:
+    with hosted.session(windows.settings, asked) as found:
         plans = windows.plan_many(asked, ["a", "b"])
         return [one.ran for one in windows.deliver_many(plans, write, found)]
 

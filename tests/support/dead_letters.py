@@ -69,32 +69,59 @@ def ids(folder: Path) -> list[Any]:
     ]
 
 
-#: Delivers one window in a process that kills itself at the nth commit_transaction.
+def bad_rows(folder: Path) -> list[dict[str, Any]]:
+    """The bad records of all windows that readers see beside a folder, by partition and offset."""
+    root = folder.with_name(f"{folder.name}__bad")
+    tables = [pq.ParquetFile(path).read() for path in sorted(root.glob("*/*.parquet"))]
+    rows = [row for table in tables for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def bad_places(folder: Path) -> list[tuple[int, int]]:
+    """Where they come from."""
+    return [(row["partition"], row["offset"]) for row in bad_rows(folder)]
+
+
+#: Those of `fill`.
+BESIDE = [(0, 1), (0, 2), (0, 3)]
+
+
+#: Delivers one window in a process that kills itself at the nth commit_transaction, or at the nth publication to a folder.
 VICTIM = """
 import json, os, signal, sys
 from datetime import datetime
 import kafka_ordered_ops.kafka.ledger.transaction as transaction
 from kafka_ordered_ops import Earliest, OrderedWindows, Table, Window
 
-bootstrap, group, topic, bad, cutoff, output, when, fatal, session = sys.argv[1:]
+from kafka_ordered_ops.output.renaming import RenamePublisher
+
+bootstrap, group, topic, on_bad, cutoff, output, when, fatal, session, step = sys.argv[1:]
 calls = 0
+
+def fatal_step(work, flush=lambda: None):
+    global calls
+    calls += 1
+    if calls == int(fatal) and when == "before":
+        flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    work()
+    if calls == int(fatal):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 class Producer(transaction.Producer):
     def commit_transaction(self, *args):
-        global calls
-        calls += 1
-        if calls == int(fatal) and when == "before":
-            self.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().commit_transaction(*args)
-        if calls == int(fatal):
-            os.kill(os.getpid(), signal.SIGKILL)
+        commit = super().commit_transaction
+        fatal_step(lambda: commit(*args), self.flush)
 
-transaction.Producer = Producer
+publish = RenamePublisher.publish
+if step == "commit":
+    transaction.Producer = Producer
+else:
+    RenamePublisher.publish = lambda self, outputs: fatal_step(lambda: publish(self, outputs))
 windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
 window = Window(
     [topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest(),
-    values="json:id int64", keys="json:id int64", on_bad="dead_letter:" + bad,
+    values="json:id int64", keys="json:id int64", on_bad=on_bad,
 )
 spark = None
 if session != "null":
@@ -108,11 +135,19 @@ raise SystemExit("still alive")
 
 
 def die_at_commit(
-    world: World, output: Path | str, when: str, fatal: int, session: dict[str, Any] | None = None
+    world: World,
+    output: Path | str,
+    when: str,
+    fatal: int,
+    session: dict[str, Any] | None = None,
+    *,
+    on_bad: str | None = None,
+    step: str = "commit",
 ) -> None:
     """Runs the window in such a process, with a session of Spark if there are arguments for one."""
-    names = [world.named(name) for name in ("g", "orders", "bad")]
-    more = [at(100).isoformat(), str(output), when, str(fatal), json.dumps(session)]
+    names = [world.named(name) for name in ("g", "orders")]
+    names.append(on_bad or f"dead_letter:{world.named('bad')}")
+    more = [at(100).isoformat(), str(output), when, str(fatal), json.dumps(session), step]
     run = subprocess.run(
         [sys.executable, "-c", VICTIM, world.settings.bootstrap_servers, *names, *more],
         capture_output=True,

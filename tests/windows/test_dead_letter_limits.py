@@ -87,9 +87,10 @@ def test_the_longest_list_fits_a_result() -> None:
     from kafka_ordered_ops.core import strict_json
     from kafka_ordered_ops.windows.checks import RESULT_BYTES_MAX
 
-    reason = left_out_module._cut('\x00"' * 400)
-    assert len(reason.encode()) == dead_letters.REASON_BYTES_MAX
-    record = dead_letters.BadRecord("t" * 249, 2**31 - 1, 2**63 - 1, '"' * len(reason))
+    reasons = left_out_module._cut(dict.fromkeys(("key", "value"), '\x00"' * 400))
+    assert sum(len(text.encode()) for text in reasons.values()) == dead_letters.REASON_BYTES_MAX
+    longest = ('"' * len(text) for text in reasons.values())
+    record = dead_letters.BadRecord("t" * 249, 2**31 - 1, 2**63 - 1, *longest)
     letters = dead_letters.DeadLetters("t", (record,) * dead_letters.MAX_BAD)
     result = dead_letters.with_dead_letters({}, letters)
     assert len(strict_json.dumps(result)) < RESULT_BYTES_MAX * 3 // 4
@@ -101,6 +102,9 @@ def test_the_longest_list_fits_a_result() -> None:
     [
         ("dead_letter:orders-bad", DeadLetter("orders-bad")),
         ("dead_letter:orders-bad:50", DeadLetter("orders-bad", 50)),
+        ("dead_letter", DeadLetter()),
+        ("dead_letter::50", DeadLetter(max_bad=50)),
+        ("dead_letter::0.01", DeadLetter(max_bad=0.01)),
     ],
 )
 def test_the_setting_may_be_text(given: str, value: DeadLetter) -> None:
@@ -117,8 +121,9 @@ def test_the_setting_may_be_text(given: str, value: DeadLetter) -> None:
         lambda: DeadLetter("a b"),
         lambda: DeadLetter("bad", 0),
         lambda: DeadLetter("bad", 1_001),
-        lambda: Window("orders", on_bad="dead_letter"),
-        lambda: Window("orders", on_bad="dead_letter:"),
+        lambda: Window("orders", values=JSON, on_bad="dead_letter:"),
+        lambda: Window("orders", values=JSON, on_bad="dead_letter::0"),
+        lambda: Window("orders", values=JSON, on_bad="dead_letter:::50"),
         lambda: Window("orders", on_bad="dead_letters:bad"),
     ],
 )

@@ -103,9 +103,12 @@ class JobTask(ValueTask):
         self, settings: ClientSettings, windows: Iterable[Window]
     ) -> AbstractContextManager[Found]:
         """Return a context that is open until the window is published; it yields a finder of earlier outputs."""
-        work = self._work()
-        records = work.copied(settings, windows)
-        return work.session(self._stop.__bool__, lambda line: _log.info("%s", line), records)
+        return self._work().session(
+            settings,
+            list(windows),
+            self._stop.__bool__,
+            lambda line: _log.info("%s", line),
+        )
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
         """Run the job; its output stays hidden until the commit.

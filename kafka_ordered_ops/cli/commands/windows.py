@@ -219,6 +219,7 @@ def abandon_window(
     """Release an open window's offsets. With --output, delete its hidden output there."""
     storage.hide_options(screen)
     options = storage.storage_options
+    from kafka_ordered_ops.core.window.dead_letters import DeadLetters
     from kafka_ordered_ops.output.writing.staged_output import StagedOutput, output_of
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
@@ -230,6 +231,9 @@ def abandon_window(
         )
         if root is not None:
             newest = StagedOutput.of(record.plan, root, options)
+            if record.plan.window.has_bad_output:
+                # Their stage, whether or not the ledger knows it.
+                newest = replace(newest, dead_letters=DeadLetters(None))
             for attempt in {newest.attempt, output.attempt if output else newest.attempt}:
                 replace(newest, attempt=attempt).discard()
         elif output is not None:

@@ -119,9 +119,9 @@ class WindowOptions(Looking, Topics):
         typer.Option(
             "--on-bad",
             rich_help_panel=RECORDS,
-            metavar="fail|keep|dead_letter:TOPIC",
+            metavar="fail|keep|dead_letter[:TOPIC]",
             help="What to do with a value that cannot be decoded. keep adds columns with its bytes and the reason; dead_letter "
-            "writes the record to a topic.",
+            "writes the record to a topic, or beside the output.",
         ),
     ] = "fail"
     flatten: Annotated[

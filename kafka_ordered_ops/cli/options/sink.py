@@ -152,9 +152,8 @@ class Sink(Storage):
         self, settings: ClientSettings, windows: Sequence[Window] = ()
     ) -> AbstractContextManager[Found]:
         """Return the job's session, open until windows are published; it yields a function that finds earlier outputs."""
-        job = self._job()
         # Ctrl-C interrupts the job itself.
-        return job.session(lambda: False, records=job.copied(settings, windows))
+        return self._job().session(settings, windows)
 
     @property
     def publishes_to(self) -> OutputPlace | None:

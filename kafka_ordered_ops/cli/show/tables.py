@@ -38,7 +38,7 @@ from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.core.window.window_id import times_in_id
-from kafka_ordered_ops.delivery.summary import window_summary
+from kafka_ordered_ops.delivery.summary import dead_letter_facts, window_summary
 from kafka_ordered_ops.output.roots.leftovers import Left
 from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.table import table_of
@@ -102,11 +102,7 @@ def delivery_text(record: WindowRecord) -> Text:
         ("records", number_text(records)),
         ("out_of_order", number_text(summary["out_of_order"])),
         ("late", number_text(summary["late"])),
-        *(
-            [("dead letters", number_text(summary[name]))]
-            if (name := "dead_letters") in summary
-            else []
-        ),
+        *_dead_letters(record),
         ("seconds", NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else NOTHING),
         ("output", summary["output"] or NOTHING),
@@ -320,11 +316,20 @@ def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) ->
         else ("processed", f"{processed:,}/{record.plan.offsets:,} offsets"),
         ("committed", facts["committed_at"]),
         ("records", facts["records"]),
+        *_dead_letters(record),
         ("output", result),
         ("run", facts["run_id"]),
         *record.plan.window.to_json().items(),
     ]
     return _lines(*(row for row in rows if row is not None))
+
+
+def _dead_letters(record: WindowRecord) -> list[tuple[str, str]]:
+    """Return a row on the dead letters of a window that may have them."""
+    if not (facts := dead_letter_facts(record)):
+        return []
+    place, count = facts["dead_letters_to"], facts["dead_letters"]
+    return [("dead letters", number_text(count) + (f" in {place}" if count and place else ""))]
 
 
 def windows_text(count: int) -> str:

@@ -1,7 +1,8 @@
-"""Records that cannot be decoded, and are written to a topic of their own in the transaction of their window's commit.
+"""Records that cannot be decoded, and are written elsewhere: to a topic, or to a folder or table beside the output.
 
-A job leaves such records out of its output, and reports their places. The places are part of the result in the ledger, so
-that a retry which only commits still has them. The commit reads the records again and writes them.
+A job leaves such records out of its output, and reports their places, which become part of the result in the ledger. So a
+retry that only commits still has them. Those for a topic are read again by the commit, and written in its transaction.
+Those for a place beside the output are staged there by the job, and published with the output.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ from kafka_ordered_ops.core.window.formats import OnBad
 
 #: The places and reasons of these records are at most 700 KB of JSON: a result in the ledger has at most 1 MiB.
 MAX_BAD: Final = 1_000
+#: Of a record; half of it each if both its key and its value are bad.
 REASON_BYTES_MAX: Final = 200
+
+#: What a folder or a table for bad records is called, after the output beside it.
+_SUFFIX: Final = "__bad"
 
 #: The key among those of a result.
 _KEY: Final = "dead_letters"
-_TEXT: Final = re.compile(r"dead_letter:([^:]*)(?::(?:([0-9]{1,9})|(0\.[0-9]{1,9})))?")
+_TEXT: Final = re.compile(r"dead_letter(?!:$)(?::([^:]*)(?::(?:([0-9]{1,9})|(0\.[0-9]{1,9})))?)?")
 #: Digits of a share, in text.
 _DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Leave records that cannot be decoded out of the output, and write them to a topic as the window is committed.
+    """Leave records that cannot be decoded out of the output, and write them elsewhere as the window is committed.
 
-    As text: ``dead_letter:orders-bad``, or with `max_bad` ``dead_letter:orders-bad:50`` or ``dead_letter:orders-bad:0.01``.
+    As text: ``dead_letter:orders-bad``, or with `max_bad` ``dead_letter:orders-bad:50`` or ``dead_letter:orders-bad:0.01``;
+    without a topic ``dead_letter``, ``dead_letter::50`` or ``dead_letter::0.01``.
 
     Args:
-        topic: an existing topic for them.
+        topic: an existing topic for them. None means a folder or a table beside the output, with its name and ``__bad``.
         max_bad: a window with more of them fails, and nothing is committed or written: a number, or below 1 a share of the
             window's offsets. 1,000 is always the limit.
 
@@ -43,11 +49,12 @@ class DeadLetter:
         ConfigError: no name of a topic, or neither a number from 1 to 1,000 nor a share between 0 and 1.
     """
 
-    topic: str
+    topic: str | None = None
     max_bad: int | float = MAX_BAD
 
     def __post_init__(self) -> None:
-        check_topic_names([self.topic], what="the topic for dead letters")
+        if self.topic is not None:
+            check_topic_names([self.topic], what="the topic for dead letters")
         if not isinstance(self.max_bad, float):
             check_count(self.max_bad, what="max_bad", least=1, greatest=MAX_BAD)
         elif not 0 < (share := round(self.max_bad, _DIGITS)) < 1:
@@ -60,7 +67,10 @@ class DeadLetter:
 
     def __str__(self) -> str:
         limit = "" if self.max_bad == MAX_BAD else f":{self._limit}"
-        return f"dead_letter:{self.topic}{limit}"
+        topic = ":" if limit else ""
+        if self.topic is not None:
+            topic = f":{self.topic}"
+        return f"dead_letter{topic}{limit}"
 
     @property
     def _limit(self) -> str:
@@ -87,31 +97,50 @@ def as_on_bad(value: object) -> OnBad | DeadLetter:
     if isinstance(value, DeadLetter):
         return value
     if isinstance(value, str) and (parts := _TEXT.fullmatch(value)) is not None:
-        topic, number, share = parts.groups()
+        topic, number, share = parts[1] or None, parts[2], parts[3]
         if share is not None:
             return DeadLetter(topic, float(share))
         return DeadLetter(topic) if number is None else DeadLetter(topic, int(number))
     if isinstance(value, str) and value.startswith("dead_letter"):
-        raise ConfigError(f"on_bad is {shown(value)}: give dead_letter:TOPIC, or DeadLetter(TOPIC)")
+        raise ConfigError(
+            f"on_bad is {shown(value)}: give dead_letter, dead_letter:TOPIC, or DeadLetter(TOPIC)"
+        )
     if isinstance(value, str) and value not in tuple(OnBad):
-        raise ConfigError(f"on_bad is {shown(value)}: give 'fail', 'keep' or 'dead_letter:TOPIC'")
+        raise ConfigError(
+            f"on_bad is {shown(value)}: give 'fail', 'keep', 'dead_letter' or 'dead_letter:TOPIC'"
+        )
     return check_choice(value, OnBad, what="on_bad")
 
 
+def bad_name(name: str) -> str:
+    """Return the name of the folder or the table for bad records that is beside one of this name, which SQL may quote."""
+    stem = name.removesuffix("`")
+    return f"{stem.rstrip('/')}{_SUFFIX}{name[len(stem) :]}"
+
+
 class BadRecord(NamedTuple):
-    """The place of a record that cannot be decoded, and why."""
+    """The place of a record that cannot be decoded, and why: at least one of the two reasons."""
 
     topic: str
     partition: int
     offset: int
-    reason: str
+    key_error: str | None
+    value_error: str | None
+
+    @property
+    def reason(self) -> str:
+        """Which part cannot be decoded, and why."""
+        parts = (("key", self.key_error), ("value", self.value_error))
+        return "; ".join(
+            f"the {name} cannot be decoded: {error}" for name, error in parts if error is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The records that a job has left out of a window's output, and the topic for them."""
+    """The records that a job has left out of a window's output, and the topic for them; None means beside the output."""
 
-    topic: str
+    topic: str | None
     records: tuple[BadRecord, ...] = ()
 
     def is_same(self, other: DeadLetters) -> bool:
@@ -126,8 +155,8 @@ class DeadLetters:
 class StoredDeadLetters(Stored, frozen=True):
     """The JSON of `DeadLetters`."""
 
-    topic: Text
-    records: tuple[tuple[Text, Int32, Count, Text], ...]
+    topic: Text | None
+    records: tuple[tuple[Text, Int32, Count, Text | None, Text | None], ...]
 
     @property
     def value(self) -> DeadLetters:

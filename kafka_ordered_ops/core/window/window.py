@@ -74,7 +74,8 @@ class Window:
         keys: the same for the column ``key``.
         on_bad: ``fail`` reads no window with a value that cannot be decoded. ``keep`` has null there, and two more columns,
             ``value_raw`` with the bytes and ``value_error`` with the reason. `DeadLetter` leaves such records out, and writes
-            them to a topic in the transaction of the commit; as text, ``dead_letter:TOPIC``.
+            them to a topic in the transaction of the commit, or beside the output; as text, ``dead_letter:TOPIC`` or
+            ``dead_letter``.
         flatten: put the fields of a struct in its place.
 
     Raises:
@@ -207,6 +208,11 @@ class Window:
     def dead_letter(self) -> DeadLetter | None:
         """Where records go that cannot be decoded; None if they stay, or stop the window."""
         return self.on_bad if self.is_decoded and isinstance(self.on_bad, DeadLetter) else None
+
+    @property
+    def has_bad_output(self) -> bool:
+        """Whether such records go to a place beside the output."""
+        return self.dead_letter is not None and self.dead_letter.topic is None
 
     def check_no_dead_letters(self, reader: str) -> None:
         """Raise `ConfigError` if bad records become dead letters, for a reader that does not report their places."""

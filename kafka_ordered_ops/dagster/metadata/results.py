@@ -37,6 +37,7 @@ _SHOWN: Final = (
     "offsets",
     "late",
     "dead_letters",
+    "dead_letters_to",
     "out_of_order",
 )
 

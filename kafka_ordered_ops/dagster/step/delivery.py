@@ -117,8 +117,8 @@ class Step:
             requested_windows = [step_window.window for step_window in step_windows]
             work.check_dead_letters(requested_windows)
             # Dagster ends the process itself, so the session needs no stop signal.
-            copied = work.copied(windows.settings, requested_windows)
-            session = work.session(lambda: False, self.context.log.info, copied)
+            say = self.context.log.info
+            session = work.session(windows.settings, requested_windows, lambda: False, say)
             find_earlier = stack.enter_context(session)
             if (folder := work.folder) is not None:
                 check_partitioned(folder.partition_by, folder.root, requested_windows)

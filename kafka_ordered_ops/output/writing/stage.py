@@ -38,6 +38,7 @@ from kafka_ordered_ops.ordered.records.columns import (
     timestamps_ms_of,
 )
 from kafka_ordered_ops.ordered.records.pieces import Piece, check_together, pieces_of
+from kafka_ordered_ops.output.writing.bad_records import stage_bad
 from kafka_ordered_ops.output.writing.draft import drafts_of
 from kafka_ordered_ops.output.writing.in_order import HELD_BYTES_MAX, files_in_order
 from kafka_ordered_ops.output.writing.stage_files import (
@@ -104,7 +105,7 @@ def stage_windows(
     without records is one valid file without rows.
 
     Values and keys are decoded as the windows say. With `DeadLetter`, bad records are left out, the result has their places,
-    and ``records`` does not count them.
+    and ``records`` does not count them. Without a topic for them, they are written to a stage of the root ``<root>__bad``.
 
     Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
     cutoff; null if the plan does not know them), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
@@ -188,6 +189,8 @@ def stage_windows(
                 staged = draft.seal(facts)
                 letters = None if left_out is None else left_out.letters(window)
                 sealed.append(replace(staged, dead_letters=letters))
+        if plans[0].window.has_bad_output:
+            stage_bad(plans, sealed, settings, stall_timeout_s=stall_timeout_s)
     return sealed
 
 

@@ -54,7 +54,7 @@ class StagedOutput(Layout):
         Raises:
             SinkError: the file system failed.
         """
-        return publisher_of(self).staged(self) is not None
+        return publisher_of(self).staged(self) is not None and self._has_bad()
 
     def is_published(self) -> bool:
         """Return whether readers see the output of this very attempt, with all its rows.
@@ -78,11 +78,15 @@ class StagedOutput(Layout):
     def check_ready_with(self, outputs: Sequence[object]) -> Sequence[object]:
         """Check those of several outputs that are below this output's root; return them."""
         together = self._below_the_same_root(outputs)
+        if bad := self._bad_of(together):
+            publisher_of(bad[0]).check_ready(bad)
         publisher_of(self).check_ready(together)
         return together
 
     def publish(self) -> None:
         """Put the stage in the place of the window's older output. Repeating it changes nothing.
+
+        Records that the job has left out for a place beside the output are published there first.
 
         Raises:
             ConfigError: a part of a split window; only the whole is published.
@@ -96,12 +100,27 @@ class StagedOutput(Layout):
     def publish_with(self, outputs: Sequence[object]) -> Sequence[object]:
         """Publish those of several outputs that are below this output's root; return them."""
         together = self._below_the_same_root(outputs)
+        if bad := self._bad_of(together):
+            publisher_of(bad[0]).publish(bad)
         publisher_of(self).publish(together)
         return together
+
+    @staticmethod
+    def _bad_of(outputs: Sequence[StagedOutput]) -> list[StagedOutput]:
+        """Return what is to be published before these outputs, for those that readers do not see."""
+        pairs = [(output, output.bad) for output in outputs]
+        # Once readers see an output, those of its bad records may have removed them.
+        return [bad for output, bad in pairs if bad is not None and not output.is_published()]
+
+    def _has_bad(self) -> bool:
+        """Return whether the records that the job has left out for a place beside the output are staged or published there."""
+        return (bad := self.bad) is None or bad.exists() or bad.is_published()
 
     def discard(self) -> None:
         """Remove the stage, and a whole window's parts; published output stays. Repeating it changes nothing."""
         publisher_of(self).discard(self)
+        if self.bad is not None:
+            self.bad.discard()
 
     @staticmethod
     def clean(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.window.dead_letters import BadRecord, DeadLetter, DeadLetters
 from kafka_ordered_ops.decoding.decoder import Decoder
-from kafka_ordered_ops.decoding.left_out import BYTES_MAX, LeftOut, bad_rows
+from kafka_ordered_ops.decoding.left_out import BYTES_MAX, LeftOut, Reasons, bad_rows
 from kafka_ordered_ops.spark.failures import named_error
 
 if TYPE_CHECKING:
@@ -28,12 +28,11 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
-    "reason": pa.string(),
+    "key_error": pa.string(),
+    "value_error": pa.string(),
     "bytes": pa.int64(),
 }
-_DDL: Final = (
-    "window_id string, topic string, partition int, offset bigint, reason string, bytes bigint"
-)
+_DDL: Final = "window_id string, topic string, partition int, offset bigint, key_error string, value_error string, bytes bigint"
 
 
 def find_bad_records(
@@ -64,7 +63,7 @@ def find_bad_records(
     left_out = LeftOut(limit, list(offsets.values()))
     numbers = {window_id: number for number, window_id in enumerate(offsets)}
     for row in rows:
-        bad = BadRecord(row["topic"], row["partition"], row["offset"], row["reason"])
+        bad = BadRecord(*(row[name] for name in BadRecord._fields))
         left_out.add(numbers[row["window_id"]], [bad], row["bytes"])
     return tuple(map(left_out.letters, range(len(offsets))))
 
@@ -97,10 +96,10 @@ def _bad_rows(
         )
 
 
-def _reasons(decoder: Decoder, batch: pa.RecordBatch) -> dict[int, str]:
-    reasons: dict[int, str] = {}
+def _reasons(decoder: Decoder, batch: pa.RecordBatch) -> dict[int, Mapping[str, str]]:
+    reasons: dict[int, Mapping[str, str]] = {}
 
-    def note(_: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+    def note(_: pa.RecordBatch, bad: Reasons) -> None:
         reasons.update(bad)
 
     decoder.decoded(batch, note)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from kafka_ordered_ops.core.errors import JobFailedError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, KafkaOrderedOpsError
 from kafka_ordered_ops.spark.failures import named_error
 
 #: The number of tries; each but the last lost to another commit of the same window or the same files.
@@ -28,6 +28,11 @@ _CONFLICT: Final = re.compile(
     rf"|{GONE}"
 )
 
+#: The errors of Spark and Delta, before a job runs, for a column that cannot be stored in the table's.
+_MISFIT: Final = re.compile(
+    r"INCOMPATIBLE_DATA_FOR_TABLE|DELTA_FAILED_TO_MERGE_FIELDS|DATATYPE_MISMATCH"
+)
+
 #: The message of a JVM exception, in the text that Python gets.
 _JVM_MESSAGE: Final = re.compile(r"^:? ?((?:[\w$]+\.)+\w*(?:Exception|Error): .*)$", re.MULTILINE)
 
@@ -46,6 +51,19 @@ def table_errors(what: str) -> Iterator[None]:
             raise named from error
         raise JobFailedError(
             f"{what}: {told_by(error)}. Nothing is lost: fix the cause and run the same window again"
+        ) from error
+
+
+@contextmanager
+def fitting_errors(table: str) -> Iterator[None]:
+    """Raise `ConfigError` if a result's types do not fit a table."""
+    try:
+        yield
+    except Exception as error:
+        if not _MISFIT.search(str(error)):
+            raise
+        raise ConfigError(
+            f"the result does not fit the table {table}: {told_by(error)}. Cast its columns, or alter the table"
         ) from error
 
 

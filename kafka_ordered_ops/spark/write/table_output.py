@@ -52,6 +52,8 @@ class TableOutput:
     published: bool = False
     #: The records that the job has left out, if the window's bad records become dead letters.
     dead_letters: DeadLetters | None = None
+    #: Those for a table beside this one, which is published first; None if there are none, or another place for them.
+    bad: TableOutput | None = None
 
     @property
     def table(self) -> str:
@@ -59,10 +61,11 @@ class TableOutput:
         return self.format.facts.table
 
     def is_staged(self) -> bool:
-        """Return whether all of its rows are in the stage; raise `SinkError`."""
+        """Return whether all of its rows are in the stage, and its bad records in theirs or published; raise `SinkError`."""
         with table_errors(f"{self.format.stage.name} cannot be read"):
             # An empty output needs no staged rows.
-            return not self._records or self.format.stage.count(self.write) == self._records
+            is_whole = not self._records or self.format.stage.count(self.write) == self._records
+        return is_whole and (self.bad is None or self.bad.is_staged() or self.bad.is_shown())
 
     def is_shown(self) -> bool:
         """Return whether the table shows these rows.
@@ -99,7 +102,11 @@ class TableOutput:
 
     def check_ready(self) -> None:
         """Check, before the window is committed, that `publish` can show it; raise what `publish` raises."""
-        if self.published or self.is_nothing:
+        if self.published:
+            return
+        if self.bad is not None:
+            self.bad.check_ready()
+        if self.is_nothing:
             return
 
         def check(state: TableState) -> None:
@@ -117,7 +124,7 @@ class TableOutput:
         self._decided(check)
 
     def publish(self) -> None:
-        """Make the rows visible in the table, in one commit. Repeating it changes nothing.
+        """Make the rows visible in the table, in one commit, after those of its bad records. Repeating it changes nothing.
 
         Raises:
             OutputOwnedError: readers see rows that these must not replace: of another ledger, group or claim.
@@ -127,6 +134,8 @@ class TableOutput:
         """
         if self.published:
             return
+        if self.bad is not None:
+            self.bad.publish()
         window_id = self.write.window_id
         with table_errors(f"window {window_id} cannot be published to {self.table}"):
             if not self.is_nothing and not self._show():
@@ -145,6 +154,8 @@ class TableOutput:
         """Remove the staged rows. Repeating it changes nothing. Raises `SinkError`."""
         with table_errors(f"the staged rows of window {self.write.window_id} cannot be removed"):
             self.format.stage.remove(self.write)
+        if self.bad is not None:
+            self.bad.discard()
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON for the ledger, enough to publish from another process."""
@@ -153,9 +164,15 @@ class TableOutput:
     @property
     def entry(self) -> KeptOutput:
         """The output as the ledger stores it."""
-        target, kind = self.format.target, self.format.facts.format
         return KeptOutput(
-            target, kind, self.write, self.facts, self.basis, self.published, self.dead_letters
+            self.format.target,
+            self.format.facts.format,
+            self.write,
+            self.facts,
+            self.basis,
+            self.published,
+            self.dead_letters,
+            None if self.bad is None else self.bad.entry,
         )
 
     # --- publishing ----------------------------------------------------------------------------------
@@ -371,6 +388,7 @@ class KeptOutput:
     basis: int | None
     published: bool
     dead_letters: DeadLetters | None = None
+    bad: KeptOutput | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON."""
@@ -385,6 +403,7 @@ class KeptOutput:
             "adds": [each.to_json() for each in self.write.adds],
             "facts": dict(self.facts),
             "published": self.published,
+            **({} if self.bad is None else {"bad": self.bad.to_json()}),
         }
         return with_dead_letters(result, self.dead_letters)
 
@@ -406,6 +425,9 @@ class KeptOutput:
                 adds=tuple(each.value for each in stored.adds),
             )
             letters = None if stored.dead_letters is None else stored.dead_letters.value
+            bad = None if stored.bad is None else cls.from_json(stored.bad)
+            if bad is None and stored.bad is not None:
+                return None
             return cls(
                 stored.target,
                 stored.format,
@@ -414,6 +436,7 @@ class KeptOutput:
                 stored.basis,
                 stored.published,
                 letters,
+                bad,
             )
         except JsonError:
             return None
@@ -437,3 +460,4 @@ class _Stored(StoredTable, frozen=True):
     facts: _StoredFacts
     published: bool
     dead_letters: StoredDeadLetters | None = None
+    bad: dict[str, Any] | None = None

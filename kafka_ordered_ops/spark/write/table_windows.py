@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.window.dead_letters import bad_name
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.writing.bad_records import BAD_SCHEMA, bad_table, check_beside
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, running_session
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, PublishedTable, TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
+
+#: `BAD_SCHEMA` in SQL, with the window.
+_BAD_DDL: Final = (
+    "window_id STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key_error STRING, value_error STRING"
+)
 
 
 def table_sink(spark: SparkSession, target: Table) -> TableSink:
@@ -89,6 +98,48 @@ def copy_to_table(
     """Stage the windows' records unchanged, in the session of the sink, or the one that runs in this process."""
     sink = sink or active_sink(target)
     return _write_each(sink, sink.fitting(read(sink.spark)), plans)
+
+
+def check_bad(sink: TableSink) -> None:
+    """Raise `ConfigError` unless there is a table for bad records beside the sink's, whose columns they fill."""
+    try:
+        sink.bad.check_copy(BAD_SCHEMA)
+    except ConfigError as error:
+        raise ConfigError(
+            f"on_bad is dead_letter, which writes bad records beside the table: {error}. All of their columns: CREATE TABLE "
+            f"{bad_name(sink.target.name)} ({_BAD_DDL}) USING {sink.format.facts.format}"
+        ) from error
+
+
+def stage_bad_rows(
+    plans: Sequence[WindowPlan],
+    outputs: Sequence[TableOutput],
+    settings: ClientSettings,
+    target: Table,
+    sink: TableSink | None = None,
+) -> None:
+    """Stage the records that a job has left out of the windows of a table, for the table beside it.
+
+    A window without such records has no rows there, and needs no commit, unless an earlier output may have some.
+
+    Raises:
+        RecordsLostError, ReadError, BrokerError: as `read_bad_records` does.
+        ConfigError, SinkError, OutputOwnedError: as `TableSink.write` does.
+    """
+    check_beside(plans, outputs, TableOutput)
+    try:
+        for plan, output in zip(plans, outputs, strict=True):
+            letters, is_first = output.dead_letters, plan.status.is_open and not plan.replaces
+            if letters is None or (is_first and not letters.records):
+                continue
+            own = output.format.facts.own or output.format.facts.spark
+            beside = (sink or table_sink(own, target)).bad
+            rows = beside.spark.createDataFrame(bad_table(plan, letters, settings))
+            output.bad = beside.write(beside.fitting(rows), plan)
+    except KafkaOrderedOpsError:
+        for output in outputs:
+            output.discard()
+        raise
 
 
 def _write_each(sink: TableSink, df: DataFrame, plans: Sequence[WindowPlan]) -> list[TableOutput]:

@@ -10,16 +10,15 @@ cannot be published after a newer one.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.dead_letters import bad_name
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
 from kafka_ordered_ops.spark.write.table_decoded import (
@@ -31,7 +30,7 @@ from kafka_ordered_ops.spark.write.table_decoded import (
     is_field,
 )
 from kafka_ordered_ops.spark.write.table_delta import Delta
-from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
+from kafka_ordered_ops.spark.write.table_errors import fitting_errors, table_errors, told_by
 from kafka_ordered_ops.spark.write.table_evolution import columns_as, common, evolved
 from kafka_ordered_ops.spark.write.table_facts import INVALID, TableFacts, listed, quoted
 from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableFormat
@@ -65,25 +64,6 @@ _RECORD_COLUMNS: Final = {
 }
 
 _ROW: Final = "_koo_row"
-
-
-#: The errors of Spark and Delta, before a job runs, for a column that cannot be stored in the table's.
-_MISFIT: Final = re.compile(
-    r"INCOMPATIBLE_DATA_FOR_TABLE|DELTA_FAILED_TO_MERGE_FIELDS|DATATYPE_MISMATCH"
-)
-
-
-@contextmanager
-def _fitting(table: str) -> Iterator[None]:
-    """Raise `ConfigError` if a result's types do not fit a table."""
-    try:
-        yield
-    except Exception as error:
-        if not _MISFIT.search(str(error)):
-            raise
-        raise ConfigError(
-            f"the result does not fit the table {table}: {told_by(error)}. Cast its columns, or alter the table"
-        ) from error
 
 
 def check_whole(plan: WindowPlan) -> None:
@@ -207,7 +187,7 @@ class TableSink:
             observed = rows.observe(observation, *aggregates) if aggregates else rows
             try:
                 # Rows that break a rule are not written: the staging table may have the same rule.
-                with _fitting(self.target.name):
+                with fitting_errors(self.target.name):
                     self.format.stage.put(observed.where(is_good), write)
                 # Whether there are such rows, not how many: a table that shuffles rows before it writes them computes them
                 # twice, and so does a lost executor.
@@ -251,9 +231,17 @@ class TableSink:
     def reopened(self, entry: KeptOutput) -> TableOutput:
         """Return an earlier attempt's output as it was staged, whatever mode is set now; the table is not read."""
         format_ = _FORMATS[entry.format](self._facts, entry.target)
+        bad = None if entry.bad is None else self.bad.reopened(entry.bad)
         return TableOutput(
-            format_, entry.write, entry.facts, entry.basis, entry.published, entry.dead_letters
+            format_, entry.write, entry.facts, entry.basis, entry.published, entry.dead_letters, bad
         )
+
+    @cached_property
+    def bad(self) -> TableSink:
+        """The sink for the records that jobs leave out, in a table beside this one; raises as `TableSink` does."""
+        # A replay replaces what is there, also if its rows are appended here.
+        own, name = self._facts.own or self.spark, bad_name(self.target.name)
+        return TableSink(own, name, TableMode.REPLACE)
 
     def check_copy(self, records: pa.Schema | None = None) -> None:
         """Raise `ConfigError` unless unchanged records can fill the table's columns.
