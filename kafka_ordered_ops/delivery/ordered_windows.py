@@ -57,7 +57,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             every bootstrap address refuses and none has answered this process. It does not cover reading timestamps
             (`stall_timeout_s`), the job, publishing an output, or a policy's `claim_wait`.
         lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
-        stall_timeout_s: how long a scan or read waits while no partition moves.
+        stall_timeout_s: how long a scan or read waits while no partition moves, or for one whose leader is away.
         run_id: the name of the planning run, for display: for example a scheduler's run id.
         owner: the task or asset that plans the group's windows; another owner is refused. `None` disables the check.
         progress: called with (offsets done, offsets in all) during a scan.

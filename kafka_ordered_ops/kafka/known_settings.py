@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+#: This package's own: what makes the tokens of OAUTHBEARER, and the region of Amazon's. Not passed to librdkafka.
+TOKEN_PROVIDER: Final = "sasl.token.provider"
+TOKEN_REGION: Final = "sasl.token.region"
+#: The provider for Amazon MSK. Others are named as ``module:function``.
+AWS_MSK_IAM: Final = "aws-msk-iam"
+
 ALLOWED_COMMON: Final = frozenset(
     {
         "bootstrap.servers",
@@ -152,7 +158,7 @@ ALLOWED_KEYS: Final = ALLOWED_COMMON | ALLOWED_CONSUMER | ALLOWED_PRODUCER
 #: Java's names for settings that librdkafka names differently: in a file for a Java client they are not typos.
 JAVA_HINTS: Final[Mapping[str, str]] = {
     "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
-    "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc instead",
+    "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc or sasl.token.provider instead",
     "ssl.truststore.location": "set ssl.ca.location to a PEM file instead",
     "ssl.truststore.password": "a PEM file in ssl.ca.location needs no password",
     "ssl.truststore.certificates": "set ssl.ca.pem instead",

@@ -26,8 +26,11 @@ from kafka_ordered_ops.kafka.known_settings import (
     ALLOWED_KEYS,
     ALLOWED_PRODUCER,
     ALLOWED_REGISTRY,
+    AWS_MSK_IAM,
     JAVA_HINTS,
     REGISTRY_PREFIX,
+    TOKEN_PROVIDER,
+    TOKEN_REGION,
 )
 from kafka_ordered_ops.kafka.properties import parse_properties
 
@@ -44,6 +47,7 @@ class ReaderKind(StrEnum):
 
 
 _READER: Final = "reader"
+_TOKEN_KEYS: Final = frozenset({TOKEN_PROVIDER, TOKEN_REGION})
 _REGISTRY_KEYS: Final = frozenset(f"{REGISTRY_PREFIX}{name}" for name in ALLOWED_REGISTRY)
 
 #: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
@@ -138,8 +142,12 @@ _TOKEN_CALLBACK: Final = "oauth_cb"
 #: Lets the client create a token itself, for test clusters.
 _UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
 _TOKENS_INSTEAD: Final = (
-    "set sasl.mechanism=OAUTHBEARER and sasl.oauthbearer.method=oidc, with its client id and secret"
+    "set sasl.mechanism=OAUTHBEARER, and sasl.oauthbearer.method=oidc with its client id and secret, or "
+    f"{TOKEN_PROVIDER}={AWS_MSK_IAM} or =module:function"
 )
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+#: It becomes part of a host's name.
+_REGION: Final = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 
 _DEFAULTS_COMMON: Final[Mapping[str, str]] = {
     "socket.timeout.ms": str(SOCKET_TIMEOUT_MS),
@@ -166,7 +174,9 @@ _USER_NAMES: Final = ("sasl.username", "sasl.oauthbearer.client.id")
 
 def is_secret(key: str) -> bool:
     """Return whether the value of this key must not be shown."""
-    return bool(_SECRET_KEY.search(key)) and not key.endswith((".url", ".name"))
+    return bool(_SECRET_KEY.search(key)) and not key.endswith(
+        (".url", ".name", ".provider", ".region")
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -205,7 +215,8 @@ class ClientSettings:
         """Check every key and value.
 
         `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
-        the two certificate checks, which otherwise cannot be turned off. `option` is the caller's own name for it.
+        the two certificate checks, which otherwise cannot be turned off; and functions of `sasl.token.provider`, as
+        ``module:function``. `option` is the caller's own name for it.
 
         Raises `SettingNotAllowedError` for a key outside the allow-list, and `ConfigError` for a value of another type, or
         if ``bootstrap.servers`` is missing.
@@ -227,7 +238,7 @@ class ClientSettings:
             if key == _READER:
                 values[key] = check_choice(value, ReaderKind, what=_READER)
                 continue
-            if key in _REGISTRY_KEYS:
+            if key in _REGISTRY_KEYS | _TOKEN_KEYS:
                 values[key] = _as_text(key, value)
                 continue
             if key not in ALLOWED_KEYS and key not in allowed and key not in unforced:
@@ -407,7 +418,7 @@ def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], optio
     if _TOKEN_CALLBACK in mapping:
         raise ConfigError(
             f"client settings get tokens from a function ({_TOKEN_CALLBACK}), which cannot travel to other processes, such as "
-            f"Spark's executors: {_TOKENS_INSTEAD} instead"
+            f"Spark's executors: {_TOKENS_INSTEAD}"
         )
     names = [mapping.get("sasl.mechanism"), mapping.get("sasl.mechanisms")]
     mechanism = next((str(name).strip().upper() for name in names if name), "")
@@ -417,16 +428,45 @@ def _check_tokens(mapping: Mapping[str, object], allowed: Collection[str], optio
             f"{_TOKENS_INSTEAD}, or use SCRAM-SHA-512"
         )
     is_oidc = str(mapping.get("sasl.oauthbearer.method", "")).strip().lower() == "oidc"
-    if mechanism == "OAUTHBEARER" and not is_oidc and _UNSECURE_TOKENS not in allowed:
+    if (provider := mapping.get(TOKEN_PROVIDER)) is not None:
+        _check_provider(str(provider), str(mapping.get(TOKEN_REGION, "")), allowed, option)
+        if mechanism != "OAUTHBEARER" or is_oidc:
+            raise ConfigError(
+                f"{TOKEN_PROVIDER} goes with sasl.mechanism=OAUTHBEARER, and without sasl.oauthbearer.method=oidc"
+            )
+    elif TOKEN_REGION in mapping:
+        raise ConfigError(f"{TOKEN_REGION} goes with {TOKEN_PROVIDER}={AWS_MSK_IAM}")
+    elif mechanism == "OAUTHBEARER" and not is_oidc and _UNSECURE_TOKENS not in allowed:
         raise ConfigError(
-            f"sasl.mechanism=OAUTHBEARER and nothing that gets a token: {_TOKENS_INSTEAD}. Tokens that a provider makes in "
-            f"Python (MSK with IAM, Google's managed Kafka) cannot travel to other processes. For a test cluster, name "
+            f"sasl.mechanism=OAUTHBEARER and nothing that gets a token: {_TOKENS_INSTEAD}. For a test cluster, name "
             f"{_UNSECURE_TOKENS} in {option}"
         )
 
 
+def _check_provider(name: str, region: str, allowed: Collection[str], option: str) -> None:
+    """Raise `ConfigError` for a provider that cannot be called, or that nobody has allowed: it is code."""
+    if name == AWS_MSK_IAM:
+        if not _REGION.fullmatch(region):
+            raise ConfigError(
+                f"{TOKEN_PROVIDER}={AWS_MSK_IAM} needs {TOKEN_REGION}, such as eu-central-1"
+            )
+        return
+    if not _FUNCTION.fullmatch(name):
+        raise ConfigError(
+            f"{TOKEN_PROVIDER}={shown(name)} is neither {AWS_MSK_IAM} nor module:function"
+        )
+    if region:
+        raise ConfigError(f"{TOKEN_REGION} goes with {TOKEN_PROVIDER}={AWS_MSK_IAM}")
+    if name not in allowed:
+        raise SettingNotAllowedError(
+            f"{TOKEN_PROVIDER}={name} would run this function wherever a client connects. If this deployment needs it, name "
+            f"it in {option}",
+            key=TOKEN_PROVIDER,
+        )
+
+
 def _refusal(key: str, option: str) -> str:
-    known = ALLOWED_KEYS | _FORCED | _REGISTRY_KEYS
+    known = ALLOWED_KEYS | _FORCED | _REGISTRY_KEYS | _TOKEN_KEYS
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     hint = JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
     return (

@@ -123,3 +123,17 @@ fn the_leader_itself_is_believed() {
         assert_eq!(answered(&shared(), LEADER, fetched(error, None, diverging)), (LEADER, false));
     }
 }
+
+#[test]
+fn an_epoch_that_is_refused_is_looked_up() {
+    // Fenced, unknown, and unknown to the topic's id.
+    for error in [74, 75, 100] {
+        let shared = shared();
+        shared.table().is_stale = false;
+        assert_eq!(answered(&shared, LEADER, fetched(error, None, None)), (LEADER, true));
+        let table = shared.table();
+        assert!(table.is_stale);
+        assert!(table.parts[0].not_before > Instant::now());
+        assert_eq!(table.parts[0].position, POSITION);
+    }
+}

@@ -11,8 +11,8 @@ use crate::supervisor::supervise;
 use crate::tokens::Token;
 use crate::wire::Id;
 
-/// Threads that wait in the system for longer, for the address of a host, end by themselves.
-const END_WAIT: Duration = Duration::from_millis(300);
+/// Threads that wait in the system for longer, for the address of a host or for a connection, end by themselves.
+const END_WAIT: Duration = Duration::from_millis(180);
 
 pub struct Reader {
     shared: Arc<Shared>,
@@ -60,7 +60,9 @@ impl Reader {
     }
 
     pub fn close(&self) {
-        self.shared.stop.store(true, Relaxed);
+        if self.shared.stop.swap(true, Relaxed) {
+            return;
+        }
         self.shared.queue.close();
         self.shared.wake();
         let until = Instant::now() + END_WAIT;

@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.embedded import EmbeddedKafka, Listener
 from kafka_ordered_ops.embedded.node import HOST, free_ports
+from kafka_ordered_ops.kafka.client.token_providers import NoTokensError
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read import tokens
 from kafka_ordered_ops.kafka.read.native import NativeReader
@@ -274,7 +275,7 @@ def test_a_provider_that_is_away_is_waited_for(
 def test_what_is_no_token_is_refused(provider: IdentityProvider, answer: bytes, why: str) -> None:
     """The error does not show it."""
     provider.answer = (200, answer)
-    with pytest.raises(tokens.NoTokensError, match=why) as caught:
+    with pytest.raises(NoTokensError, match=why) as caught:
         tokens.Provider.of(provider.settings()).fetch()
     assert "." not in str(caught.value)
 
@@ -283,7 +284,7 @@ def test_a_redirection_is_not_followed(provider: IdentityProvider) -> None:
     """It would send the secret to another host."""
     with identity_provider() as other:
         provider.answer, provider.location = (302, b""), other.url
-        with pytest.raises(tokens.NoTokensError, match="302"):
+        with pytest.raises(NoTokensError, match="302"):
             tokens.Provider.of(provider.settings()).fetch()
         assert (other.forms, other.issued) == ([], [])
 
@@ -328,4 +329,4 @@ def test_authorities_of_the_provider(provider: IdentityProvider, tmp_path: Path)
         {"https.ca.location": "probe"},
         {"https.ca.pem": Path(authority).read_text()},
     ):
-        assert tokens.Provider.of(provider.settings(**config)).url == provider.url
+        assert tokens.Provider.of(provider.settings(**config)).name == provider.url

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -173,3 +176,19 @@ def read_plan(settings: ClientSettings, plan: WindowPlan) -> Records:
                 assert time_ms is not None
                 records[key] = time_ms
     return records
+
+
+def cut_file(data: Path, topic: str, end: int) -> None:
+    """Cuts the log of a broker that does not run, and what is derived from it."""
+    folder = data / f"{topic}-0"
+    [log] = folder.glob("*.log")
+    content, at_byte = log.read_bytes(), 0
+    # Batches of one record each: base offset, length, and so on.
+    while at_byte < len(content):
+        offset, length = struct.unpack_from(">qi", content, at_byte)
+        if offset == end:
+            break
+        at_byte += 12 + length
+    os.truncate(log, at_byte)
+    for derived in (*folder.glob("*index"), *folder.glob("*.snapshot")):
+        derived.unlink()

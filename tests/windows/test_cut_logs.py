@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,7 +15,7 @@ from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.support.logs import await_stored
+from tests.support.logs import await_stored, cut_file
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 from tests.support.wire import write_batch
 
@@ -214,22 +211,6 @@ def finish(steps: Generator[Cut | None, OrderedWindows, None], windows: OrderedW
     """Takes the steps that are left."""
     with pytest.raises(StopIteration):
         steps.send(windows)
-
-
-def cut_file(data: Path, topic: str, end: int) -> None:
-    """Cuts the log of a broker that does not run, and what is derived from it."""
-    folder = data / f"{topic}-0"
-    [log] = folder.glob("*.log")
-    content, at_byte = log.read_bytes(), 0
-    # Batches of one record each: base offset, length, and so on.
-    while at_byte < len(content):
-        offset, length = struct.unpack_from(">qi", content, at_byte)
-        if offset == end:
-            break
-        at_byte += 12 + length
-    os.truncate(log, at_byte)
-    for derived in (*folder.glob("*index"), *folder.glob("*.snapshot")):
-        derived.unlink()
 
 
 # A broker is started twice.

@@ -54,6 +54,7 @@ from kafka_ordered_ops.kafka.client.reason_kinds import (
     token_fault,
     with_protocol,
 )
+from kafka_ordered_ops.kafka.client.token_providers import with_tokens
 
 #: The longest time without polling the client: the error callback is delayed by at most this time.
 POLL_SLICE_S: Final = 0.05
@@ -276,10 +277,11 @@ def open_client(
 ) -> _Client:
     """Create a client that reports to `reasons`, and logs to `CLIENT_LOG` or to `lines`.
 
-    Raises `ConfigError` if the client refuses its configuration. It does not connect yet.
+    Raises `ConfigError` if the client refuses its configuration, and what `with_tokens` raises. It does not connect yet.
     """
     _check_files(config)
     reasons.are_of(str(_brokers_in(config)), config)
+    config = with_tokens(config, reasons.add)
     try:
         client: _Client = _referable(make)(
             {**config, "error_cb": reasons.add, "throttle_cb": reasons.add_throttle},
@@ -440,8 +442,8 @@ def _unreachable(
         )
     if token := reasons.last(ReasonKind.TOKEN) or reasons.no_token():
         return BrokerUnreachableError(
-            f"no token from the identity provider {context}: {token}. Check sasl.oauthbearer.token.endpoint.url, and that "
-            "the provider answers",
+            f"no token from the identity provider {context}: {token}. Check sasl.oauthbearer.token.endpoint.url or "
+            "sasl.token.provider, and that the provider answers",
             **facts,
         )
     if refused := reasons.refused():

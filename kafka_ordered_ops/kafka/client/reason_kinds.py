@@ -15,6 +15,7 @@ _TELLING: Final = (
     "Connect to ",
     "Failed to resolve",
     "OIDC token from ",
+    "token provider ",
     "verify failed",
     "not a Kafka broker",
 )

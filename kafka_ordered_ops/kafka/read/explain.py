@@ -93,6 +93,29 @@ def stalled(
     )
 
 
+def check_led(
+    settings: ClientSettings,
+    unmoved: Collection[Progress],
+    isolation: Isolation,
+    *,
+    quiet_s: float,
+    timeout_s: float,
+) -> None:
+    """Raise `ReadTimeoutError` if the leader of a partition that did not move for so long does not answer."""
+    try:
+        with Lookup(settings, timeout_s=timeout_s) as lookup:
+            lookup.end_offsets([progress.tp for progress in unmoved], isolation)
+    except KafkaOrderedOpsError as error:
+        if not error.retriable:
+            raise
+        raise ReadTimeoutError(
+            f"no position of {named(unmoved)} moved for {quiet_s:g} s, while other partitions were read: {error}",
+            positions={
+                str(progress.tp): (progress.position, progress.wanted.end) for progress in unmoved
+            },
+        ) from error
+
+
 def named(unfinished: Collection[Progress]) -> str:
     """Return partitions and positions for a message."""
     names = [f"{progress.tp}@{progress.position}" for progress in unfinished]

@@ -259,6 +259,8 @@ class NativeReader:
             self._quiet.moved([progress.tp.topic])
             records = None if item.records is None else pa.record_batch(item.records)
             yield Turn(progress.tp, records, progress.position)
+            # The consumer of the records may be slow, which is not a stall.
+            self._quiet.begin()
 
     def _open(self, columns: Collection[str]) -> None:
         self._native = self._options.open(columns, self._batch_records)

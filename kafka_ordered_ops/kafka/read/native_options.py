@@ -13,10 +13,11 @@ from typing import Any, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.client.token_providers import NoTokensError, TokenProvider
 from kafka_ordered_ops.kafka.known_settings import ONLY_OF_LIBRDKAFKA
 from kafka_ordered_ops.kafka.native_module import native_module
 from kafka_ordered_ops.kafka.read.taking import fetch_settings
-from kafka_ordered_ops.kafka.read.tokens import TOKEN_SETTINGS, NoTokensError, Provider, Tokens
+from kafka_ordered_ops.kafka.read.tokens import TOKEN_SETTINGS, Provider, Tokens
 from kafka_ordered_ops.kafka.read.unreadable import UNPACKED_BYTES_DEFAULT, UNPACKED_SETTING
 from kafka_ordered_ops.kafka.settings import ClientSettings, ReaderKind
 
@@ -90,7 +91,7 @@ class NativeOptions:
     #: Of a batch in zstd, unpacked.
     zstd_bytes: int
     #: Gives tokens; None: the client authenticates otherwise, or not at all.
-    _provider: Provider | None
+    _provider: Provider | TokenProvider | None
 
     def tokens(self) -> Tokens | None:
         """Return the tokens of a reader, which has to renew them; None if it needs none."""
@@ -158,14 +159,14 @@ def _options(config: Mapping[str, str], isolation: Isolation) -> NativeOptions:
         "rack": config.get("client.rack", ""),
         "tls": _tls(config),
     }
-    provider = None
+    provider: Provider | TokenProvider | None = None
     match mechanism := _mechanism(config):
         case None:
             pass
         case "OAUTHBEARER":
             values["by_token"] = True
             try:
-                provider = Provider.of(config)
+                provider = TokenProvider.of(config) or Provider.of(config)
             except NoTokensError as error:
                 raise _NotHonouredError(str(error)) from None
         case _:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.kafka.read.explain import check_topics, stalled
+from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
+from kafka_ordered_ops.kafka.read.explain import check_led, check_topics, stalled
 from kafka_ordered_ops.kafka.read.progress import Progress
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -24,7 +24,7 @@ EXPLAIN_TIMEOUT_S: Final = 10.0
 
 
 class Quiet:
-    """Tracks how long no position has moved in a read, by topic and overall."""
+    """Tracks how long no position has moved in a read, by partition, by topic and overall."""
 
     def __init__(
         self,
@@ -40,6 +40,10 @@ class Quiet:
         self._moved_at = self._next_look = time.monotonic()
         #: The time of the next check, by topic.
         self._look_at = dict.fromkeys(topics, self._moved_at + QUIET_S)
+        #: Seconds of reading, without those in which the owner was busy, and when they were counted.
+        self._read_s, self._counted_at = 0.0, self._moved_at
+        #: Positions of partitions, and since when, in seconds of reading.
+        self._positions: dict[TopicPartition, tuple[int, float]] = {}
 
     def begin(self) -> None:
         """Reset the stall time: the owner was busy, which is not a stall."""
@@ -71,7 +75,8 @@ class Quiet:
     def check_not_stalled(self, unfinished: Collection[Progress], throttled: str | None) -> None:
         """Raise `ReadTimeoutError`, or the error that explains it, if no position moved for the stall time.
 
-        `throttled` describes that a broker throttles the client, and for how long.
+        Also if one partition of a bounded read did not move for so long, and its leader does not answer, while others moved:
+        a partition that only waits for its turn has a leader. `throttled` describes that a broker throttles the client, and for how long.
         """
         if unfinished and time.monotonic() - self._moved_at > self._stall_timeout_s:
             raise stalled(
@@ -82,3 +87,30 @@ class Quiet:
                 throttled=throttled,
                 timeout_s=EXPLAIN_TIMEOUT_S,
             )
+        if not throttled:
+            self._check_each(unfinished)
+
+    def _check_each(self, unfinished: Collection[Progress]) -> None:
+        """Raise `ReadTimeoutError` with the partitions that did not move, if the leader of one of them is away."""
+        now = time.monotonic()
+        if (passed_s := now - self._counted_at) < _EVERY_S:
+            return
+        self._counted_at = now
+        self._read_s += min(passed_s, 2 * _EVERY_S)
+        unmoved = []
+        for progress in unfinished:
+            position, since_s = self._positions.get(progress.tp, (None, 0.0))
+            if position != progress.position:
+                self._positions[progress.tp] = progress.position, self._read_s
+            elif self._read_s - since_s > self._stall_timeout_s and progress.wanted.end < INT64_MAX:
+                unmoved.append(progress)
+        if unmoved:
+            check_led(
+                self._settings,
+                unmoved,
+                self._isolation,
+                quiet_s=self._stall_timeout_s,
+                timeout_s=EXPLAIN_TIMEOUT_S,
+            )
+            for progress in unmoved:
+                self._positions[progress.tp] = progress.position, self._read_s

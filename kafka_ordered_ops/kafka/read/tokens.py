@@ -1,4 +1,4 @@
-"""Tokens of SASL OAUTHBEARER for the native reader: an identity provider issues them to a client's id and secret (OIDC).
+"""Tokens of SASL OAUTHBEARER for the native reader: of an identity provider (OIDC), or of one that the settings name.
 
 The requests are librdkafka's, which fetches its own tokens. No text form and no message contains a secret or a token.
 """
@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode
+
+from kafka_ordered_ops.kafka.client.token_providers import NoTokensError, Token, TokenProvider
+from kafka_ordered_ops.kafka.known_settings import TOKEN_PROVIDER, TOKEN_REGION
 
 METHOD: Final = "sasl.oauthbearer.method"
 _GRANT: Final = "sasl.oauthbearer.grant.type"
@@ -41,6 +44,9 @@ TOKEN_SETTINGS: Final = frozenset(
     {
         *(METHOD, _GRANT, _URL, *_IDS, *_SECRETS, _SCOPE, _EXTENSIONS, _CA_FILE, _CA_PEM),
         "sasl.oauthbearer.sub.claim.name",
+        # What a provider's function takes.
+        "sasl.oauthbearer.config",
+        *(TOKEN_PROVIDER, TOKEN_REGION),
     }
 )
 
@@ -58,24 +64,13 @@ _EXTENSION: Final = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]+)")
 _log = logging.getLogger(__name__)
 
 
-class NoTokensError(Exception):
-    """These settings get no token, or not in a way that is known here."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Token:
-    text: str
-    #: Seconds since the epoch.
-    expires_s: float
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Provider:
     """An identity provider, with this client's id and secret."""
 
     _request: urllib.request.Request
     _opener: urllib.request.OpenerDirector
-    extensions: list[tuple[str, str]]
+    _extensions: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Provider:
@@ -106,11 +101,11 @@ class Provider:
         return cls(request, _opener(config), _extensions(config))
 
     @property
-    def url(self) -> str:
+    def name(self) -> str:
         """The address of the provider's tokens."""
         return self._request.full_url
 
-    def fetch(self) -> _Token:
+    def fetch(self) -> Token:
         """Return a new token. Raises `NoTokensError`, whose text contains neither the secret nor the answer."""
         try:
             with self._opener.open(self._request, timeout=_TIMEOUT_S) as answer:
@@ -120,13 +115,13 @@ class Provider:
             raise NoTokensError(f"HTTP status {error.code}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoTokensError(f"{type(error).__name__}: {getattr(error, 'reason', '')}") from None
-        return _token(body)
+        return _token(body, self._extensions)
 
 
 class Tokens:
     """The token of one reader, which is replaced before it expires. Not thread safe."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider | TokenProvider) -> None:
         self._provider = provider
         self._renew_at = 0.0
         self._expires_at = 0.0
@@ -139,19 +134,19 @@ class Tokens:
             token = self._provider.fetch()
         except NoTokensError as error:
             self._renew_at = time.monotonic() + _RETRY_S
-            _log.warning("no token from %s: %s", self._provider.url, error)
+            _log.warning("no token from %s: %s", self._provider.name, error)
             return time.monotonic() < self._expires_at
         valid_s = token.expires_s - time.time()
         self._renew_at, self._expires_at = now + _RENEWED_AFTER * valid_s, now + valid_s
-        put(token.text, self._provider.extensions, valid_s)
+        put(token.text, list(token.extensions), valid_s)
         return True
 
 
-def _token(body: bytes) -> _Token:
+def _token(body: bytes, extensions: tuple[tuple[str, str], ...]) -> Token:
     try:
         text = json.loads(body)["access_token"]
         claims = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
-        token = _Token(text, float(claims["exp"]))
+        token = Token(text, float(claims["exp"]), extensions)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
         raise NoTokensError("the answer has no JWT that expires as its access_token") from None
     if not _TOKEN.fullmatch(token.text):
@@ -168,13 +163,13 @@ def _first(config: Mapping[str, str], *keys: str) -> str:
     raise NoTokensError(f"it needs {keys[0]}")
 
 
-def _extensions(config: Mapping[str, str]) -> list[tuple[str, str]]:
+def _extensions(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for text in filter(None, config.get(_EXTENSIONS, "").split(",")):
         if not (match := _EXTENSION.fullmatch(text)) or match[1] == "auth":
             raise NoTokensError(f"{_EXTENSIONS} is not name=value,...")
         pairs.append((match[1], match[2]))
-    return pairs
+    return tuple(pairs)
 
 
 def _opener(config: Mapping[str, str]) -> urllib.request.OpenerDirector:

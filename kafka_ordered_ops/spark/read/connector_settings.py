@@ -101,6 +101,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
         "settings"
     ),
     "sasl.oauthbearer.": "the connector gets tokens by classes in the JVM",
+    "sasl.token.": "the connector gets tokens by classes in the JVM",
     "ssl.cipher.suites": "OpenSSL and Java use different names for ciphers",
     "ssl.": "Java's client has no such setting",
 }
