@@ -17,6 +17,7 @@ from benchmarks.comparisons import (
     WINDOW_GROWTH,
     table_contender,
 )
+from benchmarks.decoded import DECODED
 from benchmarks.goals import goals, goals_table
 from benchmarks.growth import GROWTH
 from benchmarks.lake_tables import TableFormat
@@ -64,6 +65,7 @@ def write_report(folder: Path) -> None:
     sections = {
         "window": _window,
         "ordered": _ordered,
+        DECODED: _decoded,
         "planning": _planning,
         "hourly": _hourly,
         WINDOW_GROWTH: _window_growth,
@@ -108,6 +110,12 @@ def _ordered(folder: Path, results: _Results) -> Iterator[str]:
     yield picture(
         "ordered", "seconds and CPU seconds of each engine and of the connector with orderBy"
     )
+    yield jobs_table(mine, CONNECTOR)
+
+
+def _decoded(_folder: Path, results: _Results) -> Iterator[str]:
+    mine = results[DECODED]
+    yield f"## Values as columns: {mine[0].size:,} records"
     yield jobs_table(mine, CONNECTOR)
 
 

@@ -190,7 +190,7 @@ def test_a_report_has_every_comparison_and_can_be_made_anew(tmp_path: Path) -> N
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == first
     page = first["tables.md"].decode()
     names = [one.name for one in comparisons(SCALES["smoke"])]
-    pictures = set(re.findall(r"\]\((\S+\.svg)\)", page))
+    pictures = set(re.findall(r"\]\(([^)\s]+\.svg)\)", page))
     assert {"window.svg", "tail.svg", "processing.svg"} <= pictures
     assert set(first) == {*pictures, "results.json", "tables.md", "index.md"}
     for name in names:

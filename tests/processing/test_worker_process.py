@@ -15,7 +15,9 @@ from kafka_ordered_ops.processing.workers.worker_process import serve
 from tests.support.work_functions import answer
 context = get_context("spawn")
 ours, theirs = context.Pipe()
-context.Process(target=serve, args=(theirs, pickle.dumps(answer), False, False)).start()
+context.Process(target=serve, args=(theirs, pickle.dumps((answer, None)), False, False)).start()
+# As its owner does: then the end of a process ends the wait for it.
+theirs.close()
 ours.recv_bytes()
 ours.send_bytes(pickle.dumps([Record("orders", 0, 0, 0, None, b"hang")]))
 print("at work", flush=True)
