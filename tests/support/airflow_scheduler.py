@@ -21,7 +21,9 @@ _OF_OTHERS: Final = re.compile(
 _LAST_LINES: Final = 150
 
 #: What ends it by itself now and then: two of its processes change one row of a database that has no row locks.
-_OWN_FAULT: Final = re.compile(r"\bStaleDataError\b.*|\bOperationalError\b.*database is locked.*")
+_OWN_FAULT: Final = re.compile(
+    r"\b(?:StaleDataError|ObjectDeletedError)\b.*|\bOperationalError\b.*database is locked.*"
+)
 
 #: A frame of this package: then the fault is ours, whatever its name.
 _OUR_FRAME: Final = re.compile(r"/kafka_ordered_ops/\S*\.py")
