@@ -133,7 +133,7 @@ def test_every_record_comes_and_only_the_announced_ones_come_twice(
 ) -> None:
     """Whatever the mirror's rounding, its restarts, and the windows that were delivered, missed or planned before."""
     random, times_ms = Random(seed), dict[tuple[int, int], int]()
-    done_there, now = set[tuple[int, int]](), 0.0
+    done_there, now, last = set[tuple[int, int]](), 0.0, 0.0
     with OrderedWindows(mirror.there.settings, _GROUP) as windows:
         for turn in range(4):
             for _ in range(random.randint(5, 25)):
