@@ -216,7 +216,7 @@ def test_rows_of_others_are_not_replaced(
     lake_spark.sql(f"INSERT INTO {bad_name(lake.table)} (window_id) VALUES ('w')")
     with pytest.raises(OutputOwnedError, match="__bad"):
         windows.run(_asked(broker), Table(lake.table), spark=lake_spark, window_id="w")
-    assert (_ids(lake), _staged(lake)) == ([], 0)
+    assert (_ids(lake), lake.staged_count(), windows.list()) == ([], 0, [])
 
 
 @pytest.mark.long

@@ -109,7 +109,7 @@ class StagedOutput(Layout):
     def _bad_of(outputs: Sequence[StagedOutput]) -> list[StagedOutput]:
         """Return what is to be published before these outputs, for those that readers do not see."""
         pairs = [(output, output.bad) for output in outputs]
-        # Once readers see an output, those of its bad records may have removed them.
+        # Bad records of an output that readers see were published before it, and may have been removed since.
         return [bad for output, bad in pairs if bad is not None and not output.is_published()]
 
     def _has_bad(self) -> bool:
