@@ -198,7 +198,7 @@ def test_the_broker_gets_a_token_of_amazons_signer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Signed in this process with the environment's keys; the tests' broker, which is no MSK, refuses it by name."""
-    pytest.importorskip("aws_msk_iam_sasl_signer")
+    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra aws-msk-iam is not installed")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-of-the-signer")
     values = {"bootstrap.servers": broker.bootstrap, **BY_TOKEN}
@@ -226,7 +226,7 @@ def test_missing_credentials_of_aws_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the library has an AttributeError."""
-    pytest.importorskip("aws_msk_iam_sasl_signer")
+    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra aws-msk-iam is not installed")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
