@@ -26,6 +26,7 @@ from kafka_ordered_ops.core.types import Isolation
 from tests.kafka.test_ledger_faults import guarded
 from tests.support.airflow_versions import button_test
 from tests.support.guarded import Guarded, right
+from tests.support.token_functions import FETCH
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, before
 from tests.support.wire import write_batch
 
@@ -144,6 +145,18 @@ def test_a_connection_that_cannot_do_is_named(connect: Connect, extra: Any, told
     with pytest.raises(ConfigError, match=told) as caught:
         settings_of(conn_id)
     assert conn_id in str(caught.value)
+
+
+def test_a_function_for_tokens_is_allowed_by_the_deployment(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by whoever may edit connections."""
+    extra = {"bootstrap.servers": "b:1", "sasl.mechanism": "OAUTHBEARER"}
+    conn_id = connect({**extra, "sasl.token.provider": FETCH})
+    with pytest.raises(SettingNotAllowedError, match=r"settings_allowed in airflow\.cfg"):
+        settings_of(conn_id)
+    monkeypatch.setenv("AIRFLOW__KAFKA_ORDERED_OPS__SETTINGS_ALLOWED", f"debug, {FETCH}")
+    assert settings_of(conn_id).admin()["sasl.token.provider"] == FETCH
 
 
 @pytest.mark.parametrize("form", [{"host": "broker", "port": 9092}, {"host": "broker:9092"}])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,61 +25,27 @@ from kafka_ordered_ops import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.embedded import EmbeddedKafka, Listener
-from kafka_ordered_ops.embedded.node import HOST, free_ports
 from kafka_ordered_ops.kafka.client import token_providers
 from kafka_ordered_ops.kafka.ports import open_lookup, open_reader
 from kafka_ordered_ops.kafka.settings import SettingValue
 from tests.support import token_functions
-from tests.support.forwarding import forwarded
 from tests.support.readers import READERS
+from tests.support.token_broker import BY_TOKEN, TokenBroker, token_broker
 from tests.support.token_functions import CANARY, FETCH
 from tests.support.windows_support import TIMEOUT_S
 
 RECORDS = 300
-_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-BY_TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
-
-
-@dataclass
-class Broker:
-    """A broker that wants tokens, and what clients send it."""
-
-    bootstrap: str
-    plain: str
-    sent: list[bytes] = field(default_factory=list)
-
-    def settings(self, config: str = "", **more: str) -> ClientSettings:
-        """Of a client whose tokens the function makes, which does what `config` says."""
-        values = {"bootstrap.servers": self.bootstrap, **BY_TOKEN, "sasl.token.provider": FETCH}
-        values |= {"sasl.oauthbearer.config": config} if config else {}
-        return ClientSettings.from_mapping({**values, **more}, extra_allowed=[FETCH])
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    """The broker of these tests: it accepts tokens without a signature."""
-    port, advertised = free_ports(2)
-    properties = {
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.tokens.oauthbearer.sasl.jaas.config": (
-            f'{_LOGIN} required unsecuredLoginStringClaim_sub="admin";'
-        ),
-    }
-    listener = Listener("TOKENS", port, "SASL_PLAINTEXT", advertised)
-    with EmbeddedKafka(properties, listeners=[listener]) as kafka:
-        broker = Broker(f"{HOST}:{advertised}", kafka.bootstrap)
-
-        def watch(_: int, frame: bytes, is_request: bool) -> None:
-            if is_request:
-                broker.sent.append(frame)
-
-        with forwarded(advertised, f"{HOST}:{port}", watch=watch):
-            yield broker
+def broker() -> Iterator[TokenBroker]:
+    """The broker of these tests."""
+    with token_broker() as broker:
+        yield broker
 
 
 @pytest.fixture
-def topic(broker: Broker) -> str:
+def topic(broker: TokenBroker) -> str:
     """A topic with some records."""
     name = f"tokens-{uuid.uuid4().hex[:8]}"
     producer = Producer({"bootstrap.servers": broker.plain, "batch.num.messages": 20})
@@ -113,7 +79,7 @@ def read(settings: ClientSettings, topic: str, pause_s: float = 0.0) -> list[int
 
 @pytest.mark.parametrize("reader", READERS)
 def test_records_are_read_with_tokens_of_a_function(
-    broker: Broker, topic: str, reader: str
+    broker: TokenBroker, topic: str, reader: str
 ) -> None:
     """One token serves all clients of the process; what the other side has of it is a name."""
     settings = pickle.loads(pickle.dumps(broker.settings("extended", reader=reader)))
@@ -130,7 +96,7 @@ def test_records_are_read_with_tokens_of_a_function(
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_token_is_made_again_before_it_expires(
-    broker: Broker, topic: str, reader: str, caplog: pytest.LogCaptureFixture
+    broker: TokenBroker, topic: str, reader: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker ends a session with its token, and the read goes on beyond that: every record once."""
     # librdkafka looks for tokens to renew once a second, and brokers do not renew a session twice in one.
@@ -146,7 +112,7 @@ def test_a_token_is_made_again_before_it_expires(
 
 
 def test_another_process_calls_the_function_itself(
-    broker: Broker, topic: str, tmp_path: Path
+    broker: TokenBroker, topic: str, tmp_path: Path
 ) -> None:
     """It gets the name alone."""
     calls = tmp_path / "calls"
@@ -164,6 +130,31 @@ with open_lookup(pickle.loads(bytes.fromhex(sys.stdin.read()))) as lookup:
     assert token_functions.made == []
 
 
+def test_the_command_line_calls_the_function_itself(broker: TokenBroker, tmp_path: Path) -> None:
+    """Where it is allowed for this command; else an error says how."""
+    calls = tmp_path / "calls"
+    values = {**BY_TOKEN, "sasl.token.provider": FETCH, "sasl.oauthbearer.config": f"file {calls}"}
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_ordered_ops.cli",
+        "windows",
+        "list",
+        "--json",
+        "-g",
+        "g",
+    ]
+    command += ["-b", broker.bootstrap]
+    command += [part for key, value in values.items() for part in ("-X", f"{key}={value}")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert "name it in --allow-setting" in refused.stdout
+    assert not calls.exists()
+    command += ["--allow-setting", FETCH]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert json.loads(listed.stdout)["windows"] == [], listed
+    assert calls.read_text() == "called\n"
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("what", "error", "why"),
@@ -176,7 +167,7 @@ with open_lookup(pickle.loads(bytes.fromhex(sys.stdin.read()))) as lookup:
     ],
 )
 def test_a_function_that_fails_is_named(
-    broker: Broker,
+    broker: TokenBroker,
     topic: str,
     reader: str,
     what: str,
@@ -202,12 +193,12 @@ def test_a_function_that_fails_is_named(
 
 
 def test_the_broker_gets_a_token_of_amazons_signer(
-    broker: Broker,
+    broker: TokenBroker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Signed in this process with the environment's keys; the tests' broker, which is no MSK, refuses it by name."""
-    pytest.importorskip("aws_msk_iam_sasl_signer")
+    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra aws-msk-iam is not installed")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-of-the-signer")
     values = {"bootstrap.servers": broker.bootstrap, **BY_TOKEN}
@@ -235,7 +226,7 @@ def test_missing_credentials_of_aws_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the library has an AttributeError."""
-    pytest.importorskip("aws_msk_iam_sasl_signer")
+    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra aws-msk-iam is not installed")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
