@@ -273,7 +273,7 @@ def left_notes(
         notes.append(f"{unpublished_text(waiting)}. A run with the same output publishes it")
     if old:
         notes.append(untouched_text(old, now_ms=now_ms))
-    return tuple(f"the group has {note}" for note in notes)
+    return tuple(f"group {view.group_id} has {note}" for note in notes)
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:

@@ -81,6 +81,8 @@ class Delivered:
     live: Mapping[str | None, Liveness]
     #: As planned or resumed, by partition and cutoff.
     plans: Mapping[str | None, Sequence[WindowPlan]]
+    #: Notes about windows of the group that no attempt works on.
+    left: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Step:
                 windows, step_windows, job, job_metadata, plans, find_earlier, work
             )
             lag = self._lag(windows, records)
+            left = self._left(windows, plans)
         seconds = time.monotonic() - started
         windows_of = self._by_partition(pieces, records)
         pictures = pictures_of([own[-1] for own in windows_of.values()], self.context.log.warning)
@@ -156,6 +159,7 @@ class Step:
             data_version=data_version_of(every),
             live=live,
             plans=_by_key(step_windows, plans),
+            left=left,
         )
 
     def _job(self, function: object) -> WindowJob:
@@ -270,6 +274,17 @@ class Step:
             self.context.log.warning(covered)
         for text in held_texts(plans)[:_HELD_LOGGED_MAX]:
             self.context.log.warning(text)
+
+    def _left(self, windows: OrderedWindows, plans: Sequence[WindowPlan]) -> Sequence[str]:
+        """Return notes about windows of the group that no attempt works on; none if the ledger cannot be read now."""
+        try:
+            return windows.left_notes(self.settings.policy.claim_age, beside=plans)
+        except KafkaOrderedOpsError as error:
+            # Everything is committed, and the plans' notes are logged.
+            self.context.log.warning(
+                "The group was not checked: %s: %s", type(error).__name__, error
+            )
+            return ()
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
         """Return the number of undelivered offsets of the topics; None if the lookup fails."""
