@@ -91,7 +91,7 @@ def partitions_live_check(
             key, cutoff = _cutoff(definition, context.run.tags, now)
         if cutoff is None:
             return AssetCheckResult(passed=True, description="no partition has ended yet")
-        with errors_for_dagster():
+        with errors_for_dagster(definition.settings.group_id):
             liveness = _liveness(definition, kafka, cutoff)
         return AssetCheckResult(
             passed=liveness.is_live,
@@ -137,7 +137,7 @@ def windows_held_check(
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         kafka: KafkaResource = getattr(context.resources, definition.kafka_resource)
         with (
-            errors_for_dagster(),
+            errors_for_dagster(definition.settings.group_id),
             kafka.open_windows(definition.settings.group_id) as windows,
         ):
             notes = windows.left_notes(expected)

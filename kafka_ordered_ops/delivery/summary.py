@@ -97,3 +97,12 @@ def all_held_text(plan: WindowPlan) -> str | None:
     """Return a text for a window that takes nothing while open windows hold records of its times; else `None`."""
     text = None if plan.offsets else held_text(plan)
     return None if text is None else f"it takes no records, and others may be held: {text}"
+
+
+def job_failed_text(error: Exception, plans: Sequence[WindowPlan]) -> str:
+    """Return a line for the end of a failed attempt's log: group, windows, step, reason, and what to do."""
+    more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
+    return (
+        f"group {plans[0].group_id}, window {plans[0].window_id}{more}, step job: {type(error).__name__}: {error}. Nothing "
+        "was committed, and no other window takes the records: fix the job, and run the same window again"
+    )

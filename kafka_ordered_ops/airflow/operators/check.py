@@ -60,7 +60,7 @@ class CheckWindowsOperator(NamedParameters, BaseOperator):
     def execute(self, context: Context) -> None:
         """Read the ledger."""
         with (
-            errors_for_airflow(),
+            errors_for_airflow(lambda: {"group": self.group_id}),
             open_windows(
                 self.kafka_conn_id, self.group_id, ledger_topic=self.ledger_topic
             ) as windows,

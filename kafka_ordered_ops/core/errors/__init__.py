@@ -51,6 +51,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors.base import KafkaOrderedOpsError as KafkaOrderedOpsError
 from kafka_ordered_ops.core.errors.base import invariant as invariant
+from kafka_ordered_ops.core.errors.base import name_places as name_places
 from kafka_ordered_ops.core.errors.decoding import DecodeError as DecodeError
 from kafka_ordered_ops.core.errors.decoding import RegistryError as RegistryError
 from kafka_ordered_ops.core.errors.processing import FunctionTimeoutError as FunctionTimeoutError

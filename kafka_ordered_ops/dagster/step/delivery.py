@@ -18,7 +18,7 @@ from dagster import (
     PartitionsDefinition,
 )
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, name_places
 from kafka_ordered_ops.core.types import (
     OnCovered,
     PlanContent,
@@ -47,7 +47,7 @@ from kafka_ordered_ops.dagster.step.step_functions import Called, WithoutFunctio
 from kafka_ordered_ops.dagster.step.times import StepWindow, began, first_of, windows_of_step
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.delivery.job import Found, WindowJob
-from kafka_ordered_ops.delivery.summary import held_texts
+from kafka_ordered_ops.delivery.summary import held_texts, job_failed_text
 from kafka_ordered_ops.delivery.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.spark.job_checks import check_reading
 from kafka_ordered_ops.spec.destination import Folder
@@ -109,7 +109,11 @@ class Step:
         started = time.monotonic()
         job_metadata: dict[str, Any] = {}
         plans: list[WindowPlan] = []
-        with errors_for_dagster(), self._open() as windows, ExitStack() as stack:
+        with (
+            errors_for_dagster(self.settings.group_id),
+            self._open() as windows,
+            ExitStack() as stack,
+        ):
             work = self._job(function)
             # A user's function reads with its own session.
             check_reading(work.engine, windows.settings, conf=None, group_id=windows.group_id)
@@ -255,7 +259,14 @@ class Step:
                 ledger_topic=self.kafka.ledger_topic,
                 say=self.context.log.info,
             )
-            written = job_windows.outputs(job(job_windows))
+            try:
+                written = job_windows.outputs(job(job_windows))
+            except KafkaOrderedOpsError as error:
+                error.step = error.step or "job"
+                raise
+            except Exception as error:
+                self.context.log.error(job_failed_text(error, every))
+                raise
             metadata.update(job_windows.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
             return [outputs[plan.window_id] for plan in missing]
@@ -346,8 +357,10 @@ def _by_key(
 
 
 @contextmanager
-def errors_for_dagster() -> Iterator[None]:
+def errors_for_dagster(group_id: str | None = None) -> Iterator[None]:
     """Fail a step for good if a retry cannot help; leave all other errors to the asset's retry policy.
+
+    The message names the group.
 
     Raises:
         Failure: for an error of this package that is not retriable, with its name and message.
@@ -355,6 +368,7 @@ def errors_for_dagster() -> Iterator[None]:
     try:
         yield
     except KafkaOrderedOpsError as error:
+        name_places(error, group=group_id)
         if error.retriable:
             raise
         failed = Failure(f"{type(error).__name__}: {error}", allow_retries=False)
