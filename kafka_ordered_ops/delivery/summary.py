@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
 
 
+#: The facts of a window with more partitions leave their bounds out.
+_PARTITIONS_MAX: Final = 200
+
 #: Windows listed in a text; the facts have all of them.
 _NAMED_MAX: Final = 5
 
@@ -48,6 +51,21 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
         "output": table_of(record.result) if output is None else output.final_path,
         "result": returned_by(record.result),
+    }
+
+
+def partition_bounds(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
+    """Return the bounds of the offsets taken from each partition, of which out-of-order records make very many ranges; None for too many partitions."""
+    if len(plan.taken) > _PARTITIONS_MAX:
+        return None
+    return {
+        str(tp): {
+            "from": taken.first,
+            "up_to": taken.end,
+            "offsets": taken.count,
+            "ranges": len(taken),
+        }
+        for tp, taken in plan.taken.items()
     }
 
 
