@@ -172,7 +172,7 @@ def test_windows_that_hold_records_fail_a_check(house: House, hours: str, group_
     found = checked(house, orders, windows_held_check(orders))
     assert (found.check_name, found.passed) == ("no_windows_held", False)
     assert found.severity == dg.AssetCheckSeverity.ERROR
-    said = f"group {group_id} has 1 open window that no attempt works on: 2026-01-05-02-00-orders-"
+    said = f"group {group_id} has 1 open window untouched for long: 2026-01-05-02-00-orders-"
     assert (found.description or "").startswith(said)
     assert "(4 offsets, planned, untouched for" in (found.description or "")
     complete = check_of(house.materialize(orders, KEYS[3]), "windows_complete")

@@ -189,8 +189,8 @@ def untouched_text(windows: Sequence[WindowSummary], *, now_ms: int) -> str:
     )
     more = f" and {len(windows) - _NAMED_MAX:,} more" if len(windows) > _NAMED_MAX else ""
     return (
-        f"{len(windows):,} open window{'' if len(windows) == 1 else 's'} that no attempt works on: {named}{more}. No other "
-        "window delivers what they hold: run them again, or abandon them"
+        f"{len(windows):,} open window{'' if len(windows) == 1 else 's'} untouched for long: {named}{more}. No other window "
+        "delivers what they hold: unless an attempt still works on them, run them again, or abandon them"
     )
 
 
