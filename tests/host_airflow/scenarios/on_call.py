@@ -26,7 +26,7 @@ HELD_S = 200.0
 
 def hold_first(window: OpenWindow) -> None:
     """Stage the records, and wait in the window that began the test."""
-    window.write(window.to_batches())
+    window.write(window.to_arrow())
     first = OUTPUT / "marked.first"
     if first.exists():
         return
