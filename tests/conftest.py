@@ -60,6 +60,7 @@ collect_ignore_glob = [
             "spark/test_spark_decoded.py",
         ],
         "authlib": ["decoding/test_frames.py"],
+        "openlineage": ["delivery/test_run_lineage.py"],
         "opentelemetry.sdk": ["processing/test_metrics.py", "windows/test_window_metrics.py"],
         "prometheus_client": ["cli/test_watch.py"],
     }.items()

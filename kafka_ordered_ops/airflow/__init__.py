@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.operators.abandon import (
         AbandonWindowOperator as AbandonWindowOperator,
     )
+    from kafka_ordered_ops.airflow.operators.check import (
+        CheckWindowsOperator as CheckWindowsOperator,
+    )
     from kafka_ordered_ops.airflow.operators.commit import (
         CommitWindowOperator as CommitWindowOperator,
     )
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 #: The module of each public name.
 _HOMES = {
     "AbandonWindowOperator": "airflow.operators.abandon",
+    "CheckWindowsOperator": "airflow.operators.check",
     "CommitWindowOperator": "airflow.operators.commit",
     "CutoffReachedTrigger": "airflow.triggers.cutoff_reached",
     "KafkaWindowsHook": "airflow.hooks.hook",

@@ -5,7 +5,7 @@ Features are detected; versions are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,14 +16,18 @@ from airflow.sdk import BaseSensorOperator as BaseSensorOperator
 from airflow.sdk import PokeReturnValue as PokeReturnValue
 from airflow.sdk import XComArg as XComArg
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, name_places
 
 try:
+    from airflow.sdk.exceptions import AirflowException as AirflowException
     from airflow.sdk.exceptions import AirflowFailException as AirflowFailException
     from airflow.sdk.exceptions import AirflowNotFoundException as AirflowNotFoundException
     from airflow.sdk.exceptions import AirflowSensorTimeout as AirflowSensorTimeout
     from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
 except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import (  # type: ignore[attr-defined]
+        AirflowException as AirflowException,
+    )
     from airflow.exceptions import AirflowFailException as AirflowFailException  # type: ignore[no-redef]
     from airflow.exceptions import (  # type: ignore[attr-defined]
         AirflowNotFoundException as AirflowNotFoundException,
@@ -41,8 +45,13 @@ Context = Any
 
 
 @contextmanager
-def errors_for_airflow() -> Iterator[None]:
+def errors_for_airflow(
+    places: Callable[[], Mapping[str, str | None]] = dict,
+) -> Iterator[None]:
     """Fail a task for good if a retry cannot help; leave all other errors to Airflow's retries.
+
+    Args:
+        places: returns what an error's message must name, such as its group and window.
 
     Raises:
         AirflowFailException: for an error of this package that is not retriable; see `failure_of`.
@@ -53,6 +62,7 @@ def errors_for_airflow() -> Iterator[None]:
         # It is an error of this package as well; see `failure_of`.
         raise
     except KafkaOrderedOpsError as error:
+        name_places(error, **places())
         if error.retriable:
             raise
         # Keep the frames, but not the cause: a log would show the message twice.

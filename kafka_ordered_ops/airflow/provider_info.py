@@ -60,7 +60,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Kafka ordered windows",
                 "python-modules": [
                     f"kafka_ordered_ops.airflow.operators.{verb}"
-                    for verb in ("ordered", "process", "plan", "part", "commit", "abandon")
+                    for verb in ("ordered", "process", "plan", "part", "commit", "abandon", "check")
                 ],
             }
         ],

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.assets import ordered_window_asset as ordered_window_asset
     from kafka_ordered_ops.dagster.automation import catch_up_condition as catch_up_condition
     from kafka_ordered_ops.dagster.check import partitions_live_check as partitions_live_check
+    from kafka_ordered_ops.dagster.check import windows_held_check as windows_held_check
     from kafka_ordered_ops.dagster.components.ordered_window import (
         OrderedWindowComponent as OrderedWindowComponent,
     )
@@ -90,6 +91,7 @@ _HOMES = {
     "ordered_window_op": "dagster.ops",
     "partitions_live_check": "dagster.check",
     "window_id_of": "dagster.settings",
+    "windows_held_check": "dagster.check",
 }
 
 if not TYPE_CHECKING:  # A type checker that saw this would let any name pass.

@@ -1,4 +1,4 @@
-"""A separate asset check: whether the topics' partitions have reached the end of an asset's window."""
+"""Separate asset checks: have the topics' partitions reached the end of an asset's window, and do windows of its group hold records?"""
 
 # Without postponed annotations: Dagster reads the type of a step's context.
 
@@ -16,6 +16,7 @@ from dagster import (
     asset_check,
 )
 
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.metadata.tables import partitions_table
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The check in an asset's own step covers the delivered window and has another name.
 CHECK_NAME: Final = "topics_live"
+
+HELD_CHECK_NAME: Final = "no_windows_held"
 
 
 @with_known_names
@@ -88,7 +91,7 @@ def partitions_live_check(
             key, cutoff = _cutoff(definition, context.run.tags, now)
         if cutoff is None:
             return AssetCheckResult(passed=True, description="no partition has ended yet")
-        with errors_for_dagster():
+        with errors_for_dagster(definition.settings.group_id):
             liveness = _liveness(definition, kafka, cutoff)
         return AssetCheckResult(
             passed=liveness.is_live,
@@ -99,6 +102,46 @@ def partitions_live_check(
                 "partitions": partitions_table(liveness),
             },
         )
+
+    checks: AssetChecksDefinition = check
+    return checks
+
+
+@with_known_names
+def windows_held_check(
+    asset: AssetsDefinition, *, name: str = HELD_CHECK_NAME, age: timedelta | None = None
+) -> AssetChecksDefinition:
+    """Return a check that fails while windows of an asset's group hold records, and no attempt works on them.
+
+    These are windows of runs that failed or were ended, and committed windows whose output is not published. Other
+    partitions succeed beside them. The check only reads the ledger: schedule it in a job of its own. It blocks nothing.
+
+    Args:
+        asset: the result of `ordered_window_asset` or `build_ordered_window_asset`.
+        name: the name of the check.
+        age: how long an open window may stay untouched: more than a step takes. By default the `claim_age` of the asset's
+            policy.
+
+    Raises:
+        ConfigError: an asset not built by this package, or an invalid age.
+    """
+    definition = window_asset(asset)
+    expected = as_span(definition.settings.policy.claim_age if age is None else age, what="age")
+
+    @asset_check(
+        asset=definition.key,
+        name=name,
+        description="No window of the consumer group holds records that readers do not have, while no attempt works on it.",
+        required_resource_keys={definition.kafka_resource},
+    )
+    def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        kafka: KafkaResource = getattr(context.resources, definition.kafka_resource)
+        with (
+            errors_for_dagster(definition.settings.group_id),
+            kafka.open_windows(definition.settings.group_id) as windows,
+        ):
+            notes = windows.left_notes(expected)
+        return AssetCheckResult(passed=not notes, description=". ".join(notes) or None)
 
     checks: AssetChecksDefinition = check
     return checks

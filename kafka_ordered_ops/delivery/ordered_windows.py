@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY, Policy, check_p
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.delivery.host import Host, Stop
 from kafka_ordered_ops.delivery.job import WindowJob
+from kafka_ordered_ops.delivery.lineage import run_lineage
 from kafka_ordered_ops.delivery.open_window import OpenWindow
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
 from kafka_ordered_ops.delivery.run_result import RunResult as RunResult
@@ -106,11 +107,16 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         def write(plan: WindowPlan) -> Staged:
             return work.deliver(self._opened(work, plan))[0]
 
-        with work.session(self.settings, [window]) as find_output:
+        with (
+            work.session(self.settings, [window]) as find_output,
+            run_lineage(self.group_id, self.settings.bootstrap_servers) as say,
+        ):
             plan = self.plan(window, window_id, check_policy(policy), place=work.place())
             [plan] = delivered_again(self, [plan], policy.on_covered)
+            say(plan)
             delivery = self.deliver(plan, write, find_output)
             check_same_output(delivery, work.to)
+            say(delivery.record)
         return run_result(name, plan, delivery, work.to)
 
     @contextlib.contextmanager

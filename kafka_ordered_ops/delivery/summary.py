@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
 
 
+#: The facts of a window with more partitions leave their bounds out.
+_PARTITIONS_MAX: Final = 200
+
 #: Windows listed in a text; the facts have all of them.
 _NAMED_MAX: Final = 5
 
@@ -66,6 +69,21 @@ def dead_letter_facts(record: WindowRecord) -> dict[str, Any]:
     return {"dead_letters": len(letters.records), "dead_letters_to": place}
 
 
+def partition_bounds(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
+    """Return the bounds of the offsets taken from each partition, of which out-of-order records make very many ranges; None for too many partitions."""
+    if len(plan.taken) > _PARTITIONS_MAX:
+        return None
+    return {
+        str(tp): {
+            "from": taken.first,
+            "up_to": taken.end,
+            "offsets": taken.count,
+            "ranges": len(taken),
+        }
+        for tp, taken in plan.taken.items()
+    }
+
+
 def time_or_none(timestamp_ms: int | None) -> str | None:
     """Return a time as text; `None` for `None`."""
     return None if timestamp_ms is None else time_text(int(timestamp_ms))
@@ -112,3 +130,12 @@ def all_held_text(plan: WindowPlan) -> str | None:
     """Return a text for a window that takes nothing while open windows hold records of its times; else `None`."""
     text = None if plan.offsets else held_text(plan)
     return None if text is None else f"it takes no records, and others may be held: {text}"
+
+
+def job_failed_text(error: Exception, plans: Sequence[WindowPlan]) -> str:
+    """Return a line for the end of a failed attempt's log: group, windows, step, reason, and what to do."""
+    more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
+    return (
+        f"group {plans[0].group_id}, window {plans[0].window_id}{more}, step job: {type(error).__name__}: {error}. Nothing "
+        "was committed, and no other window takes the records: fix the job, and run the same window again"
+    )

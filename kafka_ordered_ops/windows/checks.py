@@ -256,13 +256,23 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
+#: Shorter intervals do not mean shorter jobs.
+_AGE_LEAST: Final = timedelta(hours=1)
+
+
 def left_notes(
     view: GroupView, plans: Collection[WindowPlan], age: timedelta, *, now_ms: int
 ) -> tuple[str, ...]:
     """Return notes about other windows of the group that readers do not have: unpublished, or open and touched by no attempt for an age.
 
-    Open windows in the way of `plans` are told with them.
+    Open windows in the way of `plans` are told with them. Beside intervals, the age is at most an interval's own length,
+    and an hour at least: runs of hours must not stay silent for a day.
     """
+    lengths_ms = [
+        plan.cutoff_ms - plan.window.since_ms for plan in plans if plan.window.since_ms is not None
+    ]
+    if lengths_ms:
+        age = min(age, max(timedelta(milliseconds=max(lengths_ms)), _AGE_LEAST))
     told = {plan.window_id for plan in plans}
     waiting = [name for name in (view.state.unpublished if view.state else ()) if name not in told]
     told |= {held.window_id for plan in plans for held in plan.held_by_open}
@@ -273,7 +283,7 @@ def left_notes(
         notes.append(f"{unpublished_text(waiting)}. A run with the same output publishes it")
     if old:
         notes.append(untouched_text(old, now_ms=now_ms))
-    return tuple(f"the group has {note}" for note in notes)
+    return tuple(f"group {view.group_id} has {note}" for note in notes)
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:

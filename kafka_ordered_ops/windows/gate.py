@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     ClosedError,
     CommitUnknownError,
+    KafkaOrderedOpsError,
     LedgerUnavailableError,
     NotShareableError,
     WindowFencedError,
@@ -84,6 +85,8 @@ class Gate:
         try:
             returned = self._run(what, call, about)
         except BaseException as error:
+            if isinstance(error, KafkaOrderedOpsError) and error.step is None:
+                error.step = what
             self._observe(what, about, None, time.monotonic() - began_s, error)
             raise
         self._observe(what, about, returned, time.monotonic() - began_s, None)

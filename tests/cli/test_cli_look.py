@@ -195,7 +195,7 @@ def test_doctor_names_windows_that_nobody_works_on(kafka: InMemoryKafka, capfd: 
         for one in run(capfd, "doctor", "-b", kafka.bootstrap, "-g", GROUP)["checks"]
         if one["state"] == "warning" and one["name"] == "group"
     ]
-    assert "1 open window that no attempt works on: forgotten (" in found["text"]
+    assert "1 open window untouched for long: forgotten (" in found["text"]
     assert found["cure"].endswith(f"windows abandon -b {kafka.bootstrap} -g {GROUP} forgotten")
 
 

@@ -18,9 +18,9 @@ from kafka_ordered_ops.airflow import (
     PlanWindowOperator,
     WindowPartOperator,
 )
-from kafka_ordered_ops.airflow.support.lineage import place_of
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.dagster import build_ordered_window_asset
+from kafka_ordered_ops.delivery.lineage import place_of
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.hdfs_support import hdfs, staged_names

@@ -18,6 +18,7 @@ NOT_CALLED = {"AssetWindows", "OnNotLive", "KafkaWindowTranslator"}
 #: A parameter of each public name, with a slip.
 SLIPS = {
     "AbandonWindowOperator": "windw",
+    "CheckWindowsOperator": "agee",
     "CommitWindowOperator": "ouput",
     "CutoffReachedTrigger": "max_out_of_ordernes",
     "KafkaResource": "confg",
@@ -44,6 +45,7 @@ SLIPS = {
     "partitions_live_check": "blokcing",
     "window_id_of": "asset_kye",
     "window_retry_policy": "bussy_delay",
+    "windows_held_check": "agee",
 }
 
 

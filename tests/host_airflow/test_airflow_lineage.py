@@ -15,7 +15,8 @@ import pytest
 
 from kafka_ordered_ops import Window
 from kafka_ordered_ops.airflow import OrderedWindowOperator
-from kafka_ordered_ops.airflow.support.lineage import FACET, lineage_of, namespace_of
+from kafka_ordered_ops.airflow.support.lineage import lineage_of
+from kafka_ordered_ops.delivery.lineage import FACET, namespace_of
 from tests.support.airflow_context import context_of
 from tests.support.airflow_context import kafka_connection as kafka_connection
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import Application, ConfigError, Window
+from kafka_ordered_ops import (
+    Application,
+    ConfigError,
+    KafkaOrderedOpsError,
+    StartingOffsetsRequiredError,
+    Window,
+)
 from kafka_ordered_ops.airflow import (
     CommitWindowOperator,
     OrderedWindowOperator,
@@ -21,6 +27,7 @@ from kafka_ordered_ops.airflow import (
 from kafka_ordered_ops.airflow.compat import AirflowFailException, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import PlanTask
 from kafka_ordered_ops.airflow.support.question import Question
+from kafka_ordered_ops.core.errors import name_places
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_context import context_of
@@ -129,6 +136,21 @@ def test_an_error_that_may_heal_is_itself() -> None:
     """Airflow tries it again; it has its own frames."""
     with pytest.raises(ValueError, match="no error of ours"), errors_for_airflow():
         raise ValueError("no error of ours")
+
+
+def test_a_failure_names_its_group_window_and_step(kafka: InMemoryKafka) -> None:
+    """For the one who is on call, who sees the last lines of the log, or a callback's exception."""
+    task = PlanWindowOperator(mode="auto", **GIVEN, window_id="noon")
+    with pytest.raises(AirflowFailException, match="StartingOffsetsRequiredError: ") as caught:
+        task.execute(context_of(12))
+    assert "group g" in str(caught.value)
+    assert "window noon" in str(caught.value)
+    assert "step plan" in str(caught.value)
+    assert isinstance(caught.value, StartingOffsetsRequiredError)
+    error = KafkaOrderedOpsError("group g: no")
+    for _ in range(2):
+        name_places(error, group="g", window="noon", owner=None)
+    assert str(error) == error.message == "group g: no (window noon)"
 
 
 def test_a_future_cutoff_has_no_cure_that_a_task_lacks(kafka: InMemoryKafka) -> None:

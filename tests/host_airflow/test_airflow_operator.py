@@ -163,12 +163,19 @@ def test_a_run_says_what_is_to_be_done_when_it_is_cleared(make: Make) -> None:
 
 
 def test_a_retry_takes_the_same_records(
-    make: Make, windows: OrderedWindows, orders: str, produce: Produce
+    make: Make,
+    windows: OrderedWindows,
+    orders: str,
+    produce: Produce,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The job failed; an out-of-order record that came meanwhile is the next window's, and nothing was committed."""
     sink = Sink(failures=1)
     with pytest.raises(OSError, match="disk is full"):
         make(job=sink).execute(context_of(12))
+    last = caplog.messages[-1]
+    said = f"group {windows.group_id}, window {sink.plans[0].window_id}, step job: OSError: the sink's disk is full."
+    assert last.startswith(said)
     assert committed(windows, orders) == [None]
     produce([(orders, 0, None, b"x", BASE_MS + 1000, ())])
     facts = make(job=sink).execute(context_of(12, try_number=2))

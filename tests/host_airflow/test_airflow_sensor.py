@@ -115,10 +115,11 @@ def test_a_window_that_is_done_is_not_waited_for(
 
 
 def test_timeout_and_soft_fail_are_a_sensors(topic: MakeTopic, group_id: str) -> None:
-    """The deadline fails the task, or skips it."""
+    """The deadline fails the task, with the table of the last check, or skips it."""
     name = topic()
-    with pytest.raises(AirflowSensorTimeout):
+    with pytest.raises(AirflowSensorTimeout, match="0 of 1 partitions live, 1 waiting") as caught:
         sensor_on(name, group_id, timeout=0.3).execute(context_of(60))
+    assert str(caught.value).splitlines()[-1].startswith(f"{name}[0]")
     with pytest.raises(AirflowSkipException):
         sensor_on(name, group_id, timeout=0.3, soft_fail=True).execute(context_of(60))
 

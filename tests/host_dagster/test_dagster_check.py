@@ -8,13 +8,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops import ConfigError
+from kafka_ordered_ops import ConfigError, Policy
 from kafka_ordered_ops.dagster import (
+    AssetWindows,
     catch_up_condition,
+    ordered_window_asset,
     partitions_live_check,
+    windows_held_check,
 )
 from tests.conftest import MakeTopic, Produce
-from tests.support.dagster_support import HOUR, House, copied
+from tests.support.dagster_support import HOUR, House, check_of, copied, windows_of
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
 
@@ -152,6 +155,35 @@ def test_what_cannot_be_checked_is_named_when_the_check_is_built(house: House) -
         partitions_live_check(asset)
     with pytest.raises(ConfigError, match="negative"):
         partitions_live_check(asset, lag=-HOUR)
+
+
+def test_windows_that_hold_records_fail_a_check(house: House, hours: str, group_id: str) -> None:
+    """A partition whose run ended in the middle; the others are delivered, and say so too."""
+
+    @ordered_window_asset(
+        **{**windows_of(house, hours, group_id), "policy": Policy(claim_age="PT0.001S")}
+    )
+    def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
+        if context.partition_key == KEYS[2]:
+            raise OSError("the disk is full")
+        windows.copy()
+
+    house.materialize(orders, KEYS[2], fails=True)
+    found = checked(house, orders, windows_held_check(orders))
+    assert (found.check_name, found.passed) == ("no_windows_held", False)
+    assert found.severity == dg.AssetCheckSeverity.ERROR
+    said = f"group {group_id} has 1 open window untouched for long: 2026-01-05-02-00-orders-"
+    assert (found.description or "").startswith(said)
+    assert "(4 offsets, planned, untouched for" in (found.description or "")
+    complete = check_of(house.materialize(orders, KEYS[3]), "windows_complete")
+    assert (complete.passed, complete.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert (complete.description or "").startswith(said)
+    assert checked(house, orders, windows_held_check(orders, age=HOUR)).passed
+    delivered = copied(house, hours, group_id)
+    house.materialize(delivered, KEYS[2])
+    assert checked(house, delivered, windows_held_check(delivered, age=timedelta(0))).passed
+    with pytest.raises(ConfigError, match="age"):
+        windows_held_check(delivered, age=-HOUR)
 
 
 @pytest.mark.slow

@@ -153,7 +153,10 @@ def _hold(house: House, asset: str) -> tuple[str, int, int]:
 
 
 def test_a_step_is_killed(house: House) -> None:
-    """By kill -9, with everything staged: nothing is told; the rerun from failure takes the same plan."""
+    """By kill -9, with everything staged: nothing is told; the rerun from failure takes the same plan.
+
+    Meanwhile another partition is delivered, and says what the first one holds; so does a check by itself.
+    """
     run_id, pid, _ = _hold(house, "killed")
     with house.windows("killed") as windows:
         [before] = windows.list()
@@ -161,11 +164,26 @@ def test_a_step_is_killed(house: House) -> None:
     house.dagster.await_run(run_id, "FAILURE")
     assert house.dagster.told("killed") == {}
     assert delivered(house.output / "killed") == []
+    house.let_go("killed", 1)
+    beside = house.dagster.launch("scenarios", "killed", KEYS[1])
+    house.dagster.await_run(beside)
+    note = f"group {house.name('killed')} has 1 open window untouched for long: {before.plan.window_id} ("
+    assert f"'windows_complete' on 'killed' did not pass. Description: '{note}" in (
+        house.dagster.messages(beside)
+    )
+
+    def checked() -> str:
+        check = house.dagster.launch("scenarios", "killed", check="no_windows_held")
+        house.dagster.await_run(check)
+        return house.dagster.messages(check)
+
+    assert f"'no_windows_held' on 'killed' did not pass. Description: '{note}" in checked()
     house.let_go("killed", 2)
     house.dagster.await_run(house.dagster.reexecute(run_id, "FROM_FAILURE"))
-    house.check_delivered("killed", [0])
+    assert "'no_windows_held' on 'killed' passed" in checked()
+    house.check_delivered("killed", [0, 1])
     with house.windows("killed") as windows:
-        [after] = windows.list()
+        [after, _] = windows.list()
     assert (before.plan.attempt, after.plan.attempt) == (1, 2)
     assert after.plan.claim_id == before.plan.claim_id
 

@@ -133,6 +133,8 @@ def airflow_house(
         "SPARK_LOCAL_IP": "127.0.0.1",
         # How long a worker listens to what a dead task has started, before it tells of the death.
         "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+        # By default 5 s, which a busy machine takes now and then: the executor would fail the task.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         # Of one DAG alone: each event costs the task a moment.
         "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(
             [

@@ -211,8 +211,12 @@ class Airflow:
 
     def fail(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Marks a task as failed, as a person does."""
+        self.mark(dag_id, run_id, task_id, "failed")
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Marks a task, as a person does."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{task_id}"
-        self.ask("PATCH", f"{path}?update_mask=new_state", {"new_state": "failed"})
+        self.ask("PATCH", f"{path}?update_mask=new_state", {"new_state": state})
 
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1

@@ -130,15 +130,19 @@ class Dagster:
         partition: str | None = None,
         *,
         in_process: bool = False,
+        check: str | None = None,
     ) -> str:
-        """Starts a run of one asset, of one of its partitions; returns the run's id."""
+        """Starts a run of one asset, of one of its partitions, or of one of its checks; returns the run's id."""
         tags = {} if partition is None else {"dagster/partition": partition}
         params = {
             "selector": {
                 "jobName": "__ASSET_JOB",
                 "repositoryName": "__repository__",
                 "repositoryLocationName": location,
-                "assetSelection": [{"path": [asset]}],
+                "assetSelection": [] if check else [{"path": [asset]}],
+                "assetCheckSelection": [{"assetKey": {"path": [asset]}, "name": check}]
+                if check
+                else None,
             },
             "executionMetadata": {"tags": _pairs(tags)},
             "runConfigData": _IN_PROCESS if in_process else {},
@@ -163,6 +167,11 @@ class Dagster:
               ... on ExecutionStepFailureEvent { error { message errorChain { error { message } } }
                 failureMetadata { description } } } } } ... on Error { message } } }"""
         return self._done(query, id=run_id)
+
+    def messages(self, run_id: str) -> str:
+        """What the events of a run say."""
+        events = self.run(run_id)["eventConnection"]["events"]
+        return "\n".join(str(event.get("message", "")) for event in events)
 
     def failures(self, run_id: str) -> list[str]:
         """How the steps of a run have failed, also those that have been tried again."""

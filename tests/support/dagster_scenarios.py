@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_ordered_ops import Window
+from kafka_ordered_ops import Policy, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
@@ -17,6 +17,7 @@ from kafka_ordered_ops.dagster import (
     build_partitions_live_sensor,
     catch_up_condition,
     ordered_window_asset,
+    windows_held_check,
 )
 from kafka_ordered_ops.spark import SparkSubmit
 from tests.support import dagster_held
@@ -42,10 +43,10 @@ def own(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def held(name: str) -> dg.AssetsDefinition:
+def held(name: str, **more: Any) -> dg.AssetsDefinition:
     """Holds when all records are staged and nothing is committed, by the number of its attempt."""
 
-    @ordered_window_asset(**own(name))
+    @ordered_window_asset(**own(name, **more))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
         hold(name, windows.plans[0].attempt)
@@ -87,6 +88,7 @@ nowhere = KafkaResource(config={"bootstrap.servers": os.environ["SCENARIO_NOBODY
 newest_first = build_ordered_window_asset(**own("newest_first", pool="newest-first"))
 live = build_ordered_window_asset(**own("live"))
 cutoffs = build_ordered_window_asset(**own("cutoffs", partitions_def=None))
+killed = held("killed", policy=Policy(claim_age="PT1S"))
 missing = build_ordered_window_asset(
     **own(
         "missing",
@@ -110,11 +112,12 @@ defs = dg.Definitions(
         missing,
         held("orphaned"),
         held("outlived"),
-        held("killed"),
+        killed,
         piped,
         tried_again,
         build_ordered_window_asset(**own("away"), kafka_resource="nowhere"),
     ],
+    asset_checks=[windows_held_check(killed)],
     jobs=[dg.define_asset_job("newest_first_job", selection=[newest_first])],
     sensors=[
         build_partitions_live_sensor(live, minimum_interval_seconds=1),

@@ -73,6 +73,7 @@ PUBLIC: dict[str, Callable[[OrderedWindows, WindowPlan], Any]] = {
     "show_many": lambda windows, plan: windows.show_many(["w"]),
     "check_readable": lambda windows, plan: windows.check_readable(plan),
     "summaries": lambda windows, plan: windows.summaries(),
+    "left_notes": lambda windows, plan: windows.left_notes(),
     "list": lambda windows, plan: windows.list(),
     "state": lambda windows, plan: windows.state(),
     "gaps": lambda windows, plan: windows.gaps(),

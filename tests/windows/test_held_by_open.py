@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_ordered_ops import Earliest, Window, WindowPlan
+from kafka_ordered_ops import ConfigError, Earliest, Window, WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import HeldElsewhere
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -89,5 +89,27 @@ def test_a_run_tells_of_windows_that_nobody_works_on(windows: OrderedWindows) ->
         long_ago.plan(asked(20, since=10), "in-the-way")
     age = Policy(claim_age="PT2H")
     [note] = windows.plan(asked(20, since=10), "again", age).notes
-    assert note.startswith("the group has 1 open window that no attempt works on: marked (")
+    assert note.startswith("group g has 1 open window untouched for long: marked (")
     assert "(2 offsets, planned, untouched for PT2H45M)" in note
+    # Beside intervals, at most their own length: an hour, or less than two.
+    assert "marked (" in windows.plan(asked(20, since=11), "short").notes[0]
+    day = asked(0, since=-24 * 3600)
+    assert "marked (" not in "".join(windows.plan(day, "long").notes)
+
+
+def test_a_group_says_which_windows_hold_records(windows: OrderedWindows) -> None:
+    """At any time, without a plan: nothing while each window is young, and nothing once readers have all of it."""
+    assert windows.left_notes() == ()
+    plan = windows.plan(asked(12), "marked")
+    assert windows.left_notes() == ()
+    later = OrderedWindows(windows.settings, "g", clock=lambda: BASE_MS / 1000 + 20_000)
+    with later:
+        [note] = later.left_notes("PT2H")
+        assert "group g has 1 open window untouched for long: marked (3 offsets" in note
+        assert "run them again, or abandon them" in note
+        following = later.plan(asked(22), "next", Policy(claim_age="PT2H"))
+        assert later.left_notes("PT2H", beside=[following]) == ()
+        with pytest.raises(ConfigError, match="age"):
+            later.left_notes("soon")
+        windows.commit(plan)
+        assert later.left_notes("PT2H") == ()

@@ -52,7 +52,7 @@ class AbandonWindowOperator(WindowFollower):
 
     def execute(self, context: Context) -> None:
         """Abandon the window if it is open and still belongs to this run."""
-        with errors_for_airflow(), self.open_windows(context) as windows:
+        with errors_for_airflow(self.places), self.open_windows(context) as windows:
             place = opened_folder(self.output_to)
             plan = self.planned(windows)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,13 @@ class WindowTask(NamedParameters, ValueTask):
         if self.window_id:
             return rendered_window_id(self.window_id)
         return default_window_id(context, self.group_id)
+
+    def places(self, context: Context) -> dict[str, str | None]:
+        """Return what an error of this task must name."""
+        window_id = None
+        with suppress(ConfigError):
+            window_id = self.window_id_of(context)
+        return {"group": self.group_id, "window": window_id}
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Return arguments of `OrderedWindows`."""

@@ -77,7 +77,7 @@ class CommitWindowOperator(WindowFollower):
         from kafka_ordered_ops.core.group.checks import check_owned
         from kafka_ordered_ops.core.window.plan import PARTS_MAX
 
-        with errors_for_airflow(), self.open_windows(context) as windows:
+        with errors_for_airflow(self.places), self.open_windows(context) as windows:
             place = opened_folder(self.output_to)
             planned_facts = self.planned_facts()
             record = windows.show(str(planned_facts["window_id"]))

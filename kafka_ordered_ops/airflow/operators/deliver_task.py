@@ -47,7 +47,7 @@ class DeliverTask(PlanTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, deliver, commit."""
-        with errors_for_airflow():
+        with errors_for_airflow(lambda: self.places(context)):
             times = self.times_of(context)
             with (
                 self.open_windows(context) as windows,

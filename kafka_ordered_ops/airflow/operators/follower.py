@@ -63,6 +63,14 @@ class WindowFollower(NamedParameters, ValueTask):
             run_id=context.get("run_id"),
         )
 
+    def places(self) -> dict[str, str | None]:
+        """Return what an error of this task must name."""
+        planned_facts: Mapping[str, Any] = {}
+        with suppress(ConfigError):
+            planned_facts = self.planned_facts()
+        names = {"group": planned_facts.get("group"), "window": planned_facts.get("window_id")}
+        return {kind: None if name is None else str(name) for kind, name in names.items()}
+
     def planned_facts(self) -> Mapping[str, Any]:
         """Return the planning task's result, or the first of a list of parts; raise `ConfigError`."""
         window: Any = self.window

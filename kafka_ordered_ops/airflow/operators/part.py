@@ -61,7 +61,7 @@ class WindowPartOperator(JobTask, WindowFollower):
         from kafka_ordered_ops.core.group.decisions.splitting import shares
         from kafka_ordered_ops.core.window.plan import PARTS_MAX
 
-        with errors_for_airflow(), self.open_windows(context) as windows:
+        with errors_for_airflow(self.places), self.open_windows(context) as windows:
             planned_facts = self.planned_facts()
             if not isinstance(self.window, Mapping) or "part" not in planned_facts:
                 raise ConfigError(

@@ -103,7 +103,7 @@ class PlanWindowOperator(PlanTask):
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Plan the window, and return its facts."""
-        with errors_for_airflow():
+        with errors_for_airflow(lambda: self.places(context)):
             times = self.times_of(context)
             self.window_of(times).check_no_dead_letters("a job in another task")
             with self.open_windows(context) as windows:

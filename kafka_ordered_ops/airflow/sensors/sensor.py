@@ -115,7 +115,13 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait, here or in the triggerer."""
         if not self.deferrable:
-            return super().execute(context)
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:
+                if (last := self._before) is None:
+                    raise
+                lines = lines_of(last.to_json())
+                raise _with_lines(error, f"{error} The last check:", lines) from None
         question, look = self._first_look(context)
         if look is None or not look.is_over:
             self.defer(
@@ -127,7 +133,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once."""
-        with errors_for_airflow():
+        with errors_for_airflow(lambda: {"group": self.group_id}):
             question = self.question(context)
             try:
                 look = question.look(self._before, is_first=self._before is None)
@@ -155,10 +161,8 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if AirflowSensorTimeout not in (type(error), type(error.__cause__)):
                 raise
-            table = "\n".join(self._last_lines(context))
-            raise type(error)(
-                f"{error}: the sensor has waited for {self.timeout:,.0f} s. Now:\n{table}"
-            ) from error.__cause__
+            waited = f"{error}: the sensor has waited for {self.timeout:,.0f} s. Now:"
+            raise _with_lines(error, waited, self._last_lines(context)) from error.__cause__
 
     def _last_lines(self, context: Context) -> list[str]:
         """Return the table of one more check, or its error."""
@@ -212,7 +216,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     def _first_look(self, context: Context) -> tuple[Question, Answer | None]:
         """Return the worker's check, which fails as in poke mode; None if `silent_fail` suppresses the error."""
         try:
-            with errors_for_airflow():
+            with errors_for_airflow(lambda: {"group": self.group_id}):
                 question = self.question(context)
                 try:
                     look = question.look()
@@ -231,6 +235,11 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             raise
         look.log()
         return question, look
+
+
+def _with_lines(error: Any, text: str, lines: Sequence[str]) -> Any:
+    """Return a timeout, or the skip for it, with the lines of a check."""
+    return type(error)("\n".join([text, *lines]))
 
 
 def _leave_window_mode(kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.delivery.summary import held_facts, plan_summary, window_summary
+from kafka_ordered_ops.delivery.summary import (
+    held_facts,
+    partition_bounds,
+    plan_summary,
+    window_summary,
+)
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -17,9 +22,6 @@ PLANNED_VERSION: Final = 1
 
 #: A plan with at most this many ranges is passed on with its ranges, a larger one by reference only.
 RANGES_MAX: Final = 200
-
-#: The XCom of a window with more partitions leaves them out.
-PARTITIONS_MAX: Final = 200
 
 #: Open windows in an XCom.
 HELD_MAX: Final = 20
@@ -36,7 +38,7 @@ def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, 
         "topics": list(plan.topics),
         "cutoff_source": None if times is None else times.source.value,
         "offsets": plan.offsets,
-        "partitions": _partitions(plan),
+        "partitions": partition_bounds(plan),
         # Usually few; the XCom stays small.
         "held_by_open": held_facts(plan)[:HELD_MAX],
     }
@@ -97,21 +99,6 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in every
     ]
-
-
-def _partitions(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
-    """Return the bounds of the offsets taken from each partition: out-of-order records make very many ranges."""
-    if len(plan.taken) > PARTITIONS_MAX:
-        return None
-    return {
-        str(tp): {
-            "from": taken.first,
-            "up_to": taken.end,
-            "offsets": taken.count,
-            "ranges": len(taken),
-        }
-        for tp, taken in plan.taken.items()
-    }
 
 
 def _ranges(plan: WindowPlan) -> dict[str, list[list[int]]] | None:

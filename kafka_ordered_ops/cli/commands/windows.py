@@ -86,10 +86,10 @@ def list_windows(
     """List the windows of a group, by cutoff."""
     from kafka_ordered_ops.cli.show.facts import summary_facts
     from kafka_ordered_ops.cli.show.tables import windows_table
-    from kafka_ordered_ops.core.group.checks import unpublished_text
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         summaries = windows.summaries(limit=None if only_open else limit)
+        notes = windows.left_notes()
     if only_open:
         remaining = summaries.left()
         summaries = replace(summaries, windows=remaining if limit is None else remaining[-limit:])
@@ -104,16 +104,15 @@ def list_windows(
             {"window_id": name, "error": error.message}
             for name, error in summaries.unreadable.items()
         ]
-        screen.emit({"group": connection.group_id, "windows": facts, "unreadable": wrong})
+        about = {"notes": list(notes), "unreadable": wrong}
+        screen.emit({"group": connection.group_id, "windows": facts, **about})
         return
     if summaries.windows or summaries.unreadable:
         screen.show(windows_table(connection.group_id, summaries, now_ms=now_ms))
     else:
         screen.say(f"group {connection.group_id} has no {'open ' if only_open else ''}windows")
-    if summaries.unpublished:
-        screen.say(
-            f"the group has {unpublished_text(sorted(summaries.unpublished))}. A run with the same output publishes it"
-        )
+    for note in notes:
+        screen.say(note)
     for error in summaries.unreadable.values():
         screen.say(error.message)
 

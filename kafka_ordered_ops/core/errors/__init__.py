@@ -19,6 +19,7 @@
       RecordsLostError                 retention or deletion removed records before delivery
       LedgerError: LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError  LedgerRecordError
       GroupInUseError                  the group has live members
+      WindowsHeldError                 a check found windows that hold records, and no attempt works on them
       ForeignCommitError               another program moved the group's offset
       CommitError
         WindowFencedError  WindowSupersededError  CommitUnknownError  CommitRefusedError  PartsMissingError
@@ -50,6 +51,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors.base import KafkaOrderedOpsError as KafkaOrderedOpsError
 from kafka_ordered_ops.core.errors.base import invariant as invariant
+from kafka_ordered_ops.core.errors.base import name_places as name_places
 from kafka_ordered_ops.core.errors.decoding import DecodeError as DecodeError
 from kafka_ordered_ops.core.errors.decoding import RegistryError as RegistryError
 from kafka_ordered_ops.core.errors.processing import FunctionTimeoutError as FunctionTimeoutError
@@ -309,6 +311,14 @@ class GroupInUseError(KafkaOrderedOpsError):
     retriable = True
     group_id: str
     members: Sequence[str]
+
+
+class WindowsHeldError(KafkaOrderedOpsError):
+    """Windows of a group hold records that readers do not have, and no attempt works on them."""
+
+    # Another attempt may deliver them.
+    retriable = True
+    group_id: str
 
 
 class ForeignCommitError(KafkaOrderedOpsError):

@@ -22,6 +22,8 @@ class KafkaOrderedOpsError(Exception):
 
     #: Whether the same call may succeed later without any change by a person.
     retriable: ClassVar[bool] = False
+    #: The call of a service that failed, such as ``plan`` or ``commit``; None outside of one.
+    step: str | None = None
 
     def __init__(self, message: str, **facts: Any) -> None:
         message = _LONG_WORD.sub(_shortened, message)
@@ -34,6 +36,14 @@ class KafkaOrderedOpsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark and multiprocessing pickle errors; by default, keyword arguments are lost.
         return partial(type(self), self.message, **self.facts), ()
+
+
+def name_places(error: KafkaOrderedOpsError, **places: str | None) -> None:
+    """Add to an error's message the places that it does not name yet, such as its group, its window and the step."""
+    named = [f"{kind} {name}" for kind, name in {**places, "step": error.step}.items() if name]
+    if missing := [place for place in named if place not in error.message]:
+        error.message = f"{error.message} ({', '.join(missing)})"
+        error.args = (error.message,)
 
 
 def _shortened(word: re.Match[str]) -> str:

@@ -184,14 +184,19 @@ def untouched_text(windows: Sequence[WindowSummary], *, now_ms: int) -> str:
     """Return which windows stay open, what they hold, and since when."""
     named = ", ".join(
         f"{window.window_id} ({window.offsets:,} offsets, {window.status}, untouched for "
-        f"{duration_text((now_ms - window.touched_at_ms) // 60_000 * 60_000)})"
+        f"{_rounded_text(now_ms - window.touched_at_ms)})"
         for window in windows[:_NAMED_MAX]
     )
     more = f" and {len(windows) - _NAMED_MAX:,} more" if len(windows) > _NAMED_MAX else ""
     return (
-        f"{len(windows):,} open window{'' if len(windows) == 1 else 's'} that no attempt works on: {named}{more}. No other "
-        "window delivers what they hold: run them again, or abandon them"
+        f"{len(windows):,} open window{'' if len(windows) == 1 else 's'} untouched for long: {named}{more}. No other window "
+        "delivers what they hold: unless an attempt still works on them, run them again, or abandon them"
     )
+
+
+def _rounded_text(span_ms: int) -> str:
+    unit_ms = 60_000 if span_ms >= 60_000 else 1000
+    return duration_text(span_ms // unit_ms * unit_ms)
 
 
 def _counted(result: Any) -> int | None:

@@ -77,5 +77,5 @@ def _results(
     delivered: Delivered, settings: WindowSettings, partition: str | None
 ) -> list[AssetCheckResult]:
     live = live_result(delivered.live.get(partition), settings)
-    complete = complete_result(delivered.plans[partition])
+    complete = complete_result(delivered.plans[partition], delivered.left)
     return [complete] if live is None else [live, complete]

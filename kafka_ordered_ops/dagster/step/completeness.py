@@ -1,4 +1,4 @@
-"""An asset's check that a step's windows got the records of their times: a successful step may deliver nothing."""
+"""An asset's check that a step's windows got the records of their times, and that no other window of the group holds records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _NAMED_MAX: Final = 5
 def complete_about() -> dict[str, str]:
     """Return the name of the check, with its description."""
     return {
-        WINDOWS_COMPLETE: "No other window has taken, and no open window holds, records of the step's windows."
+        WINDOWS_COMPLETE: "No other window has taken, and no open window holds, records of the step's windows. No "
+        "window of the group holds records while no attempt works on it."
     }
 
 
@@ -43,11 +44,16 @@ def covered_text(plans: Sequence[WindowPlan]) -> str | None:
     )
 
 
-def complete_result(plans: Sequence[WindowPlan]) -> AssetCheckResult:
-    """Return the check's result: an error for covered windows, a warning for windows that miss records."""
+def complete_result(plans: Sequence[WindowPlan], left: Sequence[str]) -> AssetCheckResult:
+    """Return the check's result: an error for covered windows, a warning for windows that miss records or hold others.
+
+    Args:
+        plans: the step's windows of one partition.
+        left: notes about the group's windows that no attempt works on.
+    """
     covered = covered_text(plans)
     held = held_texts(plans)
-    problems = [*([] if covered is None else [covered]), *held[:_NAMED_MAX]]
+    problems = [*([] if covered is None else [covered]), *held[:_NAMED_MAX], *left]
     return AssetCheckResult(
         passed=not problems,
         check_name=WINDOWS_COMPLETE,

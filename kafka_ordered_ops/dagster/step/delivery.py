@@ -18,7 +18,7 @@ from dagster import (
     PartitionsDefinition,
 )
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, name_places
 from kafka_ordered_ops.core.types import (
     OnCovered,
     PlanContent,
@@ -47,7 +47,7 @@ from kafka_ordered_ops.dagster.step.step_functions import Called, WithoutFunctio
 from kafka_ordered_ops.dagster.step.times import StepWindow, began, first_of, windows_of_step
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.delivery.job import Found, WindowJob
-from kafka_ordered_ops.delivery.summary import held_texts
+from kafka_ordered_ops.delivery.summary import held_texts, job_failed_text
 from kafka_ordered_ops.delivery.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.spark.job_checks import check_reading
 from kafka_ordered_ops.spec.destination import Folder
@@ -81,6 +81,8 @@ class Delivered:
     live: Mapping[str | None, Liveness]
     #: As planned or resumed, by partition and cutoff.
     plans: Mapping[str | None, Sequence[WindowPlan]]
+    #: Notes about windows of the group that no attempt works on.
+    left: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,11 @@ class Step:
         started = time.monotonic()
         job_metadata: dict[str, Any] = {}
         plans: list[WindowPlan] = []
-        with errors_for_dagster(), self._open() as windows, ExitStack() as stack:
+        with (
+            errors_for_dagster(self.settings.group_id),
+            self._open() as windows,
+            ExitStack() as stack,
+        ):
             work = self._job(function)
             # A user's function reads with its own session.
             check_reading(work.engine, windows.settings, conf=None, group_id=windows.group_id)
@@ -129,6 +135,7 @@ class Step:
                 windows, step_windows, job, job_metadata, plans, find_earlier, work
             )
             lag = self._lag(windows, records)
+            left = self._left(windows, plans)
         seconds = time.monotonic() - started
         windows_of = self._by_partition(pieces, records)
         pictures = pictures_of([own[-1] for own in windows_of.values()], self.context.log.warning)
@@ -156,6 +163,7 @@ class Step:
             data_version=data_version_of(every),
             live=live,
             plans=_by_key(step_windows, plans),
+            left=left,
         )
 
     def _job(self, function: object) -> WindowJob:
@@ -251,7 +259,14 @@ class Step:
                 ledger_topic=self.kafka.ledger_topic,
                 say=self.context.log.info,
             )
-            written = job_windows.outputs(job(job_windows))
+            try:
+                written = job_windows.outputs(job(job_windows))
+            except KafkaOrderedOpsError as error:
+                error.step = error.step or "job"
+                raise
+            except Exception as error:
+                self.context.log.error(job_failed_text(error, every))
+                raise
             metadata.update(job_windows.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
             return [outputs[plan.window_id] for plan in missing]
@@ -270,6 +285,17 @@ class Step:
             self.context.log.warning(covered)
         for text in held_texts(plans)[:_HELD_LOGGED_MAX]:
             self.context.log.warning(text)
+
+    def _left(self, windows: OrderedWindows, plans: Sequence[WindowPlan]) -> Sequence[str]:
+        """Return notes about windows of the group that no attempt works on; none if the ledger cannot be read now."""
+        try:
+            return windows.left_notes(self.settings.policy.claim_age, beside=plans)
+        except KafkaOrderedOpsError as error:
+            # Everything is committed, and the plans' notes are logged.
+            self.context.log.warning(
+                "The group was not checked: %s: %s", type(error).__name__, error
+            )
+            return ()
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
         """Return the number of undelivered offsets of the topics; None if the lookup fails."""
@@ -331,8 +357,10 @@ def _by_key(
 
 
 @contextmanager
-def errors_for_dagster() -> Iterator[None]:
+def errors_for_dagster(group_id: str | None = None) -> Iterator[None]:
     """Fail a step for good if a retry cannot help; leave all other errors to the asset's retry policy.
+
+    The message names the group.
 
     Raises:
         Failure: for an error of this package that is not retriable, with its name and message.
@@ -340,6 +368,7 @@ def errors_for_dagster() -> Iterator[None]:
     try:
         yield
     except KafkaOrderedOpsError as error:
+        name_places(error, group=group_id)
         if error.retriable:
             raise
         failed = Failure(f"{type(error).__name__}: {error}", allow_retries=False)

@@ -18,12 +18,13 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.core.window.ownership import OutputOwner
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
 from kafka_ordered_ops.core.window.window import Window, check_window
 from kafka_ordered_ops.core.window.window_id import check_window_id
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.checks import check_list, check_plan, check_plan_of
+from kafka_ordered_ops.windows.checks import check_list, check_plan, check_plan_of, left_notes
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, read_offsets
@@ -62,6 +63,22 @@ class GroupQueries(Gated):
         view = self._ledger.read(self.group_id, names)
         waiting = view.state.unpublished if view.state else ()
         return [view.windows[name] for name in names if name in waiting and name in view.windows]
+
+    def left_notes(
+        self,
+        age: timedelta | str = DEFAULT_POLICY.claim_age,
+        *,
+        beside: Sequence[WindowPlan] = (),
+    ) -> tuple[str, ...]:
+        """Return notes about windows that hold records and that no attempt works on, as the notes of each plan do.
+
+        Args:
+            age: how long an open window may stay untouched. Committed windows that are not published have no age.
+            beside: plans, whose open windows (`WindowPlan.held_by_open`) are left out.
+        """
+        span = as_span(age, what="age")
+        view = self._ledger.read(self.group_id)
+        return left_notes(view, beside, span, now_ms=self._now_ms())
 
     def needed_outputs(self, outputs: Sequence[OutputOwner]) -> set[OutputOwner]:
         """Return the outputs that may still be published: of windows that are open, or committed and unpublished.
