@@ -141,10 +141,11 @@ class WindowJob:
         if self.table is None or not self._copies or not decoded:
             return None
         # Imported late: they load pyarrow.
-        from kafka_ordered_ops.decoding.decoder import decoder_of
+        from kafka_ordered_ops.decoding.decoder import decoder_of, with_given_columns
         from kafka_ordered_ops.output.writing.window_batches import window_schema
 
-        return window_schema(decoder_of(decoded[0], settings))
+        # Columns that are inferred later are compared with the table when the rows are written.
+        return window_schema(decoder_of(with_given_columns(decoded[0]), settings))
 
     def place(self) -> OutputPlace | None:
         """Return where windows are published, to be checked before they are claimed; `None` unless in files."""
