@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
+from msgspec import field as stored_field
 
 from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
@@ -126,7 +127,7 @@ class GroupState:
     open: tuple[str, ...]
     #: Ids of windows that are committed, and whose output is not published yet.
     unpublished: tuple[str, ...] = ()
-    #: The sequence with which the group's committed offsets were last written to Kafka; None: never.
+    #: With which the group's committed offsets were last written to Kafka; None: never.
     offsets_sequence: int | None = None
     #: Where the progress is kept.
     format: ProgressFormat = ProgressFormat.LEDGER
@@ -186,7 +187,7 @@ class _StoredState(Stored, frozen=True, rename={"group_id": "group"}):
     open: Texts
     unpublished: Texts
     offsets_sequence: SequenceNumber | None
-    columns: dict[Literal["value", "key"], list[Any]] = {}
+    columns: dict[Literal["value", "key"], list[Any]] = stored_field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +260,8 @@ class GroupView:
     state: GroupState | None = None
     windows: Mapping[str, WindowRecord] = field(default_factory=dict)
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
-
     #: Errors of windows whose records cannot be read, or disagree with the state. Of open ones, offsets are unknown.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
-
     #: Of the windows for which the view was asked, by id. They may be those of an older claim.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
     #: What is kept of forgotten windows, of those for which the view was asked by id.
