@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from kafka_ordered_ops import (
+    ConfigError,
     DecodeError,
     Earliest,
     OrderedWindows,
     Policy,
     Window,
     WindowPlan,
+    stage_window,
+    stage_windows,
 )
 from kafka_ordered_ops.decoding import Json
 from kafka_ordered_ops.delivery.open_window import OpenWindow
@@ -157,6 +161,27 @@ def test_evolve(world: World) -> None:
     with opened(world, window) as found:
         assert found.is_replay
         assert found.to_arrow().schema == table.schema
+
+
+def test_windows_of_one_pass_have_the_same_columns(memory: MemoryWorld, tmp_path: Path) -> None:
+    """Those that are planned in one call do; others are refused by name, and taken one by one."""
+    memory.create("orders")
+    write(memory, 1, {"id": 1})
+    write(memory, 11, {"id": 2, "new": 1})
+    windows = memory.windows()
+    both = [asked(memory, before, "evolve") for before in (10, 20)]
+    plans = windows.plan_many(both, ["a", "b"])
+    assert [columns(plan) for plan in plans] == ["id int64, new int64"] * 2
+    for name in "ab":
+        windows.abandon(name)
+    again = OrderedWindows(memory.settings, memory.named("other"), timeout_s=60)
+    plans = [again.plan(one) for one in both]
+    with pytest.raises(ConfigError, match="different inferred columns"):
+        stage_windows(plans, memory.settings, tmp_path)
+    assert [stage_window(plan, memory.settings, tmp_path).facts["records"] for plan in plans] == [
+        1,
+        1,
+    ]
 
 
 def test_columns_that_were_stored_first_win(world: World) -> None:
