@@ -182,11 +182,11 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
         return window
     window, registry = _with_schemas(window, settings)
     # Invalid schemas are found before anything is planned.
-    _decoder(with_given_columns(window), registry).schema_of(RECORD_SCHEMA)
+    _decoder(_with_given_columns(window), registry).schema_of(RECORD_SCHEMA)
     return window
 
 
-def with_given_columns(window: Window) -> Window:
+def _with_given_columns(window: Window) -> Window:
     """Return a window that has, of columns that are still to be inferred, the given ones."""
     values: Any = window.values
     keys: Any = window.keys

@@ -133,6 +133,8 @@ class WindowJob:
     def copied(self, settings: ClientSettings, windows: Iterable[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
+        Those that are still to be inferred are no columns: they are compared with the table when the rows are written.
+
         Raises:
             ConfigError: an invalid schema, or no registry for it.
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
@@ -141,11 +143,14 @@ class WindowJob:
         if self.table is None or not self._copies or not decoded:
             return None
         # Imported late: they load pyarrow.
-        from kafka_ordered_ops.decoding.decoder import decoder_of, with_given_columns
+        import pyarrow as pa
+
+        from kafka_ordered_ops.decoding.decoder import decoder_of
         from kafka_ordered_ops.output.writing.window_batches import window_schema
 
-        # Columns that are inferred later are compared with the table when the rows are written.
-        return window_schema(decoder_of(with_given_columns(decoded[0]), settings))
+        if decoded[0].is_open:
+            return pa.schema([])
+        return window_schema(decoder_of(decoded[0], settings))
 
     def place(self) -> OutputPlace | None:
         """Return where windows are published, to be checked before they are claimed; `None` unless in files."""
@@ -228,7 +233,7 @@ class WindowJob:
 
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
-                if self._copies:
+                if self._copies and (records is None or records.names):
                     sink.check_copy(records)
                 try:
                     yield _Earlier(partial(found_in_table, sink), EarlierOutputs())

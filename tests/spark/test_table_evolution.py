@@ -208,7 +208,7 @@ def test_inferred_columns_are_added(
     broker.write_content("orders", 0, [(1, None, b'{"id": 1}', ())])
     broker.write_content("orders", 0, [(2, None, b'{"id": 2, "extra": "x"}', ())])
     broker.write_content("orders", 0, [(3, None, b'{"id": 3}', ())])
-    run(1)
+    run(1, "none")
     with pytest.raises(ConfigError, match="extra"):
         run(2, "none")
     run(2)
