@@ -22,7 +22,7 @@ from kafka_ordered_ops import (
     stage_window,
     stage_windows,
 )
-from kafka_ordered_ops.decoding import Json
+from kafka_ordered_ops.decoding import Debezium, Json, decode
 from kafka_ordered_ops.delivery.open_window import OpenWindow
 from kafka_ordered_ops.windows import inference
 from tests.support.both_worlds import memory as memory
@@ -284,3 +284,41 @@ def test_keys_are_inferred_as_well(memory: MemoryWorld) -> None:
     state = memory.windows().state()
     assert state is not None
     assert state.columns == {"value": [["name", "string"]], "key": [["id", "int64"]]}
+
+
+def test_a_given_type_replaces_an_inferred_one(memory: MemoryWorld) -> None:
+    """For the same window, which is read again, and for the group's later ones."""
+    memory.create("orders")
+    write(memory, 1, {"id": 1})
+    assert rows(memory, asked(memory, 10)) == [{"id": 1}]
+    write(memory, 11, {"id": "x"})
+    with pytest.raises(DecodeError, match="a whole number is expected"):
+        rows(memory, asked(memory, 20))
+    given = Json(pa.schema([("id", pa.string())]), infer=True)
+    assert rows(memory, asked(memory, 20, values=given)) == [{"id": "x"}]
+    write(memory, 21, {"id": "y"})
+    assert rows(memory, asked(memory, 30, values=given)) == [{"id": "y"}]
+    state = memory.windows().state()
+    assert state is not None
+    assert state.columns == {"value": [["id", "string"]]}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Json(infer="grow"), "infer"),
+        (lambda: Json(infer=True, subject="orders-value"), "the columns are either those of"),
+        (
+            lambda: Json(infer=True, unknown="bad"),
+            "infer='freeze' makes values with new fields bad",
+        ),
+        (lambda: Json(inferred=pa.schema([])), "give them as schema"),
+        (lambda: Debezium(Json(infer=True)), "neither framed nor inferred"),
+        (lambda: decode(pa.table({"value": [b"{}"]}), values="json-inferred"), "and only then"),
+    ],
+)
+def test_what_has_no_first_window_is_refused(make: Any, words: str) -> None:
+    """By name, before anything is read."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert words in caught.value.message
