@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.formats import Avro as Avro
     from kafka_ordered_ops.core.window.formats import Debezium as Debezium
     from kafka_ordered_ops.core.window.formats import Framing as Framing
+    from kafka_ordered_ops.core.window.formats import Infer as Infer
     from kafka_ordered_ops.core.window.formats import Json as Json
     from kafka_ordered_ops.core.window.formats import OnBad as OnBad
     from kafka_ordered_ops.core.window.formats import Protobuf as Protobuf
@@ -34,6 +35,7 @@ _HOMES = {
     "Debezium": "core.window.formats",
     "Framing": "core.window.formats",
     "Decoding": "core.window.decoding",
+    "Infer": "core.window.formats",
     "Json": "core.window.formats",
     "OnBad": "core.window.formats",
     "Protobuf": "core.window.formats",

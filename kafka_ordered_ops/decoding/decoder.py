@@ -25,8 +25,8 @@ from kafka_ordered_ops.core.window.formats import (
     Json,
     OnBad,
     Protobuf,
-    UnknownFields,
     in_registries,
+    is_open,
 )
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro.native import NativeAvroReader
@@ -44,10 +44,9 @@ from kafka_ordered_ops.decoding.debezium.columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium.values import DebeziumReader
 from kafka_ordered_ops.decoding.frames import ID_BYTES, content, id_end, schema_id
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
-from kafka_ordered_ops.decoding.json.records import json_reader
+from kafka_ordered_ops.decoding.json.columns import json_column_reader
 from kafka_ordered_ops.decoding.json.schema import columns_of
 from kafka_ordered_ops.decoding.left_out import Reasons
-from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -184,8 +183,19 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
         return window
     window, registry = _with_schemas(window, settings)
     # Invalid schemas are found before anything is planned.
-    _decoder(window, registry).schema_of(RECORD_SCHEMA)
+    _decoder(_with_given_columns(window), registry).schema_of(RECORD_SCHEMA)
     return window
+
+
+def _with_given_columns(window: Window) -> Window:
+    """Return a window that has, of columns that are still to be inferred, the given ones."""
+    values: Any = window.values
+    keys: Any = window.keys
+    if is_open(values):
+        values = values.with_columns(None)
+    if is_open(keys):
+        keys = keys.with_columns(None)
+    return replace(window, values=values, keys=keys)
 
 
 def _decoder(window: Window, registry: RegistryClient | None) -> Decoder:
@@ -234,7 +244,7 @@ def _with_schema(
             from kafka_ordered_ops.decoding.protobuf.schemas import compiled
         subject = wanted.subject or default
         return wanted.fixed(subject, compiled(_newest(wanted, subject, registry, "PROTOBUF")))
-    if isinstance(wanted, Json) and wanted.schema is None:
+    if isinstance(wanted, Json) and wanted.needs_registry:
         subject = wanted.subject or default
         newest = _newest(wanted, subject, registry, "JSON")
         return wanted.fixed(subject, columns_of(newest.text, newest.references))
@@ -310,6 +320,12 @@ class _Column:
         arrow: Any = self.reader.arrow
         return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no column: none was inferred, because the window has no values; files have no empty structs."""
+        arrow: Any = self.reader.arrow
+        return pa.types.is_struct(arrow) and not arrow.num_fields
+
     def fields(self, column: _Field) -> list[_Field]:
         """Return the fields in place of the column's."""
         if column.type not in (pa.binary(), pa.large_binary()):
@@ -317,7 +333,8 @@ class _Column:
                 f"the column {self.name!r} has the type {column.type}: bytes are expected"
             )
         fields = [pa.field(part.name, part.type) for part in self.flat]
-        fields = fields or [pa.field(self.name, self.reader.arrow)]
+        if not self.is_empty:
+            fields = fields or [pa.field(self.name, self.reader.arrow)]
         if self.on_bad is OnBad.KEEP:
             raw, reason = f"{self.name}_raw", f"{self.name}_error"
             fields += [pa.field(raw, column.type), pa.field(reason, pa.string())]
@@ -344,6 +361,8 @@ class _Column:
         elif reasons and self.on_bad is not OnBad.KEEP:
             raise _decode_error(self.name, batch, reasons)
         arrays: list[_Array] = [*cast("Any", decoded).flatten()] if self.flat else [decoded]
+        if self.is_empty:
+            arrays = []
         return arrays + (_kept(column, reasons) if self.on_bad is OnBad.KEEP else [])
 
 
@@ -384,7 +403,7 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
     """Return what decodes values of a format, which has its schema; raises as `Decoder.schema_of`."""
     if isinstance(wanted, Json):
-        return _json_reader(wanted)
+        return json_column_reader(wanted)
     if isinstance(wanted, Protobuf):
         with _needs_protobuf():
             from kafka_ordered_ops.decoding.protobuf.native import NativeProtobufReader
@@ -405,30 +424,6 @@ def _debezium_reader(wanted: Debezium, registry: RegistryClient | None) -> Colum
     return native_or_python(
         lambda module: DebeziumColumnReader(python, envelopes.native(module)), python
     )
-
-
-def _json_reader(wanted: Json) -> ColumnReader:
-    python = _JsonReader(wanted)
-    refuses_unknown = wanted.unknown is UnknownFields.BAD
-    framing = Framing(wanted.framing or Framing.NONE)
-    return native_or_python(
-        lambda module: NativeJsonReader(module, python, refuses_unknown, framing), python
-    )
-
-
-class _JsonReader(ValueReader):
-    def __init__(self, json: Json) -> None:
-        # Looked up before, if it was not given.
-        self.arrow = pa.struct(json.columns)
-        self._framing = Framing(json.framing or Framing.NONE)
-        self._read = json_reader(self.arrow, refuses_unknown=json.unknown is UnknownFields.BAD)
-
-    def read(self, data: bytes) -> Any:
-        value = self._read(content(data, self._framing))
-        if value is None:
-            # Not a tombstone, which deletes a row in tables that are merged.
-            raise BadValueError("null where an object is expected")
-        return value
 
 
 class _AvroReader(ValueReader):

@@ -143,6 +143,8 @@ class WindowJob:
     def copied(self, settings: ClientSettings, windows: Sequence[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
+        Those that are still to be inferred are no columns: they are compared with the table when the rows are written.
+
         Raises:
             ConfigError: an invalid schema, or no registry for it.
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
@@ -151,9 +153,13 @@ class WindowJob:
         if self.table is None or not self._copies or not decoded:
             return None
         # Imported late: they load pyarrow.
+        import pyarrow as pa
+
         from kafka_ordered_ops.decoding.decoder import decoder_of
         from kafka_ordered_ops.output.writing.window_batches import window_schema
 
+        if decoded[0].is_open:
+            return pa.schema([])
         return window_schema(decoder_of(decoded[0], settings))
 
     def place(self) -> OutputPlace | None:
@@ -245,7 +251,7 @@ class WindowJob:
 
             with self._table_session(self.table, stopped) as spark:
                 sink = self._table_sink = table_sink(spark, self.table)
-                if self._copies:
+                if self._copies and (records is None or records.names):
                     sink.check_copy(records)
                 if any(window.has_bad_output for window in windows):
                     check_bad(sink)

@@ -184,7 +184,9 @@ def _time_notes(records: pa.Table, now_ms: int) -> Iterator[str]:
     of_records = {tp: stamps[rows] for tp, rows in by_partition.items()}
     yield from record_notes(of_records, "the sampled timestamps", now_ms=now_ms)
     for part in ("key", "value"):
-        if records.schema.field(part).type == pa.binary():
+        # There is no column if none was inferred.
+        at = records.schema.get_field_index(part)
+        if at < 0 or records.schema.field(at).type == pa.binary():
             continue
         for name, column in _columns(part, records[part].combine_chunks()):
             if (own := _unit_of(name, column.type)) is None:

@@ -88,7 +88,7 @@ class Planner:
         owner: str | None,
         clock: Callable[[], float],
         pause: Callable[[float], object],
-        fixed: Callable[[Window], Window],
+        schemas: Schemas,
     ) -> None:
         self._group = group_id
         self._lookup = lookup
@@ -99,7 +99,7 @@ class Planner:
         self._owner = owner
         self._clock = clock
         self._pause = pause
-        self._schemas = Schemas(fixed)
+        self._schemas = schemas
         #: Whether a draft was outdated because others had planned meanwhile: in such a group, most drafts will be.
         self._is_overtaken = False
 
@@ -362,7 +362,7 @@ class Planner:
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
-        return view, wish
+        return view, self._schemas.inferred(view, wish)
 
     def _tell(self, plan: WindowPlan, *, is_new: bool) -> None:
         _log.info(

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from kafka_ordered_ops.core.group.group_state import WindowRecord
+from kafka_ordered_ops.core.group.decisions.claiming import ClaimWish
+from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
@@ -20,10 +21,17 @@ class Schemas:
 
     Args:
         fixed: returns a window with the schemas that the registry has now.
+        inferred: returns a draft whose windows have the columns that are inferred.
     """
 
-    def __init__(self, fixed: Callable[[Window], Window]) -> None:
+    def __init__(
+        self,
+        fixed: Callable[[Window], Window],
+        inferred: Callable[[GroupView, ClaimWish], ClaimWish],
+    ) -> None:
         self._fixed = fixed
+        #: Called outside the fence, as soon as the draft says which records the windows have.
+        self.inferred = inferred
 
     def of(self, windows: Iterable[Window]) -> Iterator[Window]:
         """Yield windows with the schemas that the registry has now; those of one call are read alike."""

@@ -48,12 +48,14 @@ from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.fail_over import FailOvers
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
+from kafka_ordered_ops.windows.inference import with_inferred
 from kafka_ordered_ops.windows.maintenance import Maintenance
 from kafka_ordered_ops.windows.metrics import WindowMetrics
 from kafka_ordered_ops.windows.needed_rights import rights_named
 from kafka_ordered_ops.windows.offset_resets import OffsetResets
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import GroupQueries
+from kafka_ordered_ops.windows.schemas import Schemas
 from kafka_ordered_ops.windows.sink import (
     Place,
     Reopen,
@@ -155,7 +157,10 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
             owner=owner,
             clock=clock,
             pause=gate.pause,
-            fixed=self._fixed,
+            schemas=Schemas(
+                self._fixed,
+                partial(with_inferred, settings=settings, stall_timeout_s=stall_timeout_s),
+            ),
         )
         self._committer = Committer(
             group_id,

@@ -47,6 +47,29 @@ def test_values_become_columns(kafka: InMemoryKafka, tmp_path: Path) -> None:
     assert table["value_raw"].to_pylist() == [None, b"{"]
 
 
+def test_columns_are_inferred(
+    kafka: InMemoryKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A preview shows them and stores nothing; the window and its group have them after that."""
+
+    def told(*words: str) -> Any:
+        capfd.readouterr()
+        assert main([*words[:2], "-b", kafka.bootstrap, "--json", *words[2:]]) == 0
+        return json.loads(capfd.readouterr().out)
+
+    asked = ["-t", "orders", "--cutoff", "1970-01-02", "--starting-offsets", "earliest"]
+    words = ["--values", "json-inferred", "--on-bad", "keep"]
+    assert main(["preview", "-b", kafka.bootstrap, "-g", "g", *asked, *words]) == 0
+    assert "columns of value, inferred from its records" in " ".join(capfd.readouterr().err.split())
+    assert told("groups", "list")["groups"] == []
+    assert delivered(kafka, tmp_path / "lake", *words) == 0
+    [group] = told("groups", "list")["groups"]
+    assert group["columns"] == {"value": [["id", "int64"]]}
+    [listed] = told("windows", "list", "-g", "g")["windows"]
+    shown = told("windows", "show", "-g", "g", listed["window_id"])["question"]["values"]
+    assert (shown["infer"], shown["inferred"]) == ("freeze", [["id", "int64"]])
+
+
 def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
     """In Avro, whose frame is not checked without a registry: the settings that are missing are named."""
     with InMemoryKafka() as kafka:

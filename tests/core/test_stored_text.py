@@ -95,6 +95,7 @@ STATE = GroupState(
     {"orders": TopicState("id", True, {0: PartitionState(5, TEN, 5, LATE, 2)})},
     ("w",),
     offsets_sequence=1,
+    columns={"value": [["id", "int64"]]},
 )
 RECORD = WindowRecord(
     PLAN, {"facts": {"records": 3}}, "run", 6, None, PartReports(3, {0: {"a": 1}})
@@ -400,6 +401,7 @@ def test_a_time_map_of_no_partition_is_left_out_and_removed(name: str) -> None:
         (("topics", 0, "partitions", 0, "partition"), INT32_MAX + 1, "partition"),
         (("topics", 0, "topic"), "a b", "topic name"),
         (("topics", 0, "partitions", 0, "committed"), -1, "committed"),
+        (("columns", "value", 0, 1), "int65", "a type is 'int65'"),
     ],
 )
 def test_a_state_from_which_no_change_could_be_made_is_refused(

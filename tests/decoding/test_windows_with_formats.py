@@ -198,6 +198,12 @@ def test_columns_of_json_are_stored_with_the_plan(kafka: InMemoryKafka) -> None:
         ("json:id int64, at timestamp[ms, UTC], price decimal128(9, 2)", None),
         ({"format": "json", "fields": [["id", "int64"]]}, Json(pa.schema([("id", pa.int64())]))),
         ('{"format": "avro", "schema": "int", "framing": "none"}', Avro("int", framing="none")),
+        ("json-inferred", Json(infer="freeze")),
+        ("json-inferred:evolve", Json(infer="evolve")),
+        (
+            {"format": "json", "infer": "discard", "fields": [["id", "int64"]]},
+            Json(pa.schema([("id", pa.int64())]), infer="discard"),
+        ),
     ],
 )
 def test_formats_may_be_text(given: Any, format_: Any) -> None:

@@ -39,6 +39,7 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
         "first_window.py",
         "with_arrow.py",
         "decode_values.py",
+        "infer_columns.py",
         "ordered_reader.py",
         "reader_moves.py",
         "reader_options.py",

@@ -75,8 +75,9 @@ def test_a_window_of_many_ranges_is_small(make: Make, topic: MakeTopic, produce:
     assert small_json(facts) < 2_000
 
 
+@pytest.mark.parametrize("values", ["json:id int64", "json-inferred"])
 def test_values_become_columns(
-    topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
+    topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path, values: str
 ) -> None:
     """As the window says, whose topic may be a template."""
     name = topic()
@@ -86,7 +87,7 @@ def test_values_become_columns(
         window=Window(
             "{{ dag_run.conf['topic'] }}",
             starting_offsets="earliest",
-            values="json:{{ dag_run.conf['columns'] }}",
+            values="{{ dag_run.conf['values'] }}",
             on_bad="{{ dag_run.conf.get('on_bad', '') }}",
             flatten=True,
         ),
@@ -95,7 +96,7 @@ def test_values_become_columns(
         output=str(tmp_path / "out"),
     )
     context: Any = context_of(12)
-    context["dag_run"].conf = {"topic": name, "columns": "id int64"}
+    context["dag_run"].conf = {"topic": name, "values": values}
     task.render_template_fields(context)
     [file] = Path(task.execute(context)["output"]).glob("*.parquet")
     assert pq.read_table(file)["id"].to_pylist() == [7]

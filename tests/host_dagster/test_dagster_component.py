@@ -36,7 +36,8 @@ from kafka_ordered_ops.dagster import (
     WindowSettings,
 )
 from kafka_ordered_ops.dagster.registry import window_asset
-from tests.support.dagster_support import KEYS, House, expected
+from tests.conftest import MakeTopic, Produce
+from tests.support.dagster_support import FIRST, HOUR, KEYS, House, expected
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
 from tests.support.dagster_yaml import READS_YAML, run_dg
@@ -122,6 +123,30 @@ def test_a_yaml_file_is_enough(
     for hour in (1, 2):
         check_hour(house, hour)
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/windows"] == 2
+
+
+@pytest.mark.slow
+def test_columns_are_inferred(
+    house: House, topic: MakeTopic, produce: Produce, group_id: str, sandbox: DefsFolderSandbox
+) -> None:
+    """In the first run; a later one has the same columns, whatever its values have besides."""
+    name = topic()
+    values = {1: b'{"id": 7, "note": null}', 2: b'{"id": 8, "new": 1}', 3: b"{}"}
+    times = {hour: round((FIRST + HOUR * hour).timestamp() * 1000) for hour in values}
+    produce((name, 0, None, value, times[hour], ()) for hour, value in values.items())
+    window = {"topics": [name], "starting_offsets": "earliest", "values": "json-inferred:discard"}
+    given = attributes(house, name, group_id, window={**window, "flatten": True})
+    with loaded(sandbox, given) as defs:
+        for hour in (1, 2):
+            house.materialize(asset_in(defs, "orders"), KEYS[hour])
+    rows = []
+    for hour in (1, 2):
+        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("*.parquet")
+        table = pq.read_table(file)
+        assert "note" not in table.schema.names
+        assert "new" not in table.schema.names
+        rows += table["id"].to_pylist()
+    assert rows == [7, 8]
 
 
 @pytest.mark.slow

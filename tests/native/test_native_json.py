@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kafka_ordered_ops.core.errors import DecodeError
 from kafka_ordered_ops.core.window.formats import Framing, UnknownFields
 from kafka_ordered_ops.decoding import Json
 from kafka_ordered_ops.decoding.column_reader import ColumnReader, NotNativeError
 from kafka_ordered_ops.decoding.decoder import reader_of
+from kafka_ordered_ops.decoding.json.inference import JsonInference
 from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.native_module import native_module
 from tests.support.decoders import Counting, assert_same_columns, decoded_by, some_array
@@ -66,6 +68,36 @@ def test_random_columns_and_texts(part: int) -> None:
     assert seen["bad"] > count / PARTS
     # Few rows that are good after all are left to Python.
     assert seen["left"] < 1.3 * seen["bad"]
+
+
+@pytest.mark.parametrize("infer", ["freeze", "discard"])
+def test_inferred_columns(infer: str) -> None:
+    """Of random records, with fields that are new, null, or of another type: the same values, and the same reasons."""
+    seen: Counter[str] = Counter()
+    for seed in range(examples(CASES) // 4):
+        make = RandomJson(seed)
+        texts = [make.text() for _ in range(20)]
+        inference = JsonInference()
+        try:
+            for offset, text in enumerate(texts[:5]):
+                inference.add(text, ("orders", 0, offset))
+            found = inference.columns()
+        except DecodeError:
+            seen["conflict"] += 1
+            continue
+        wanted = Json(infer=infer).with_columns(found.columns)
+        with decoded_by("python"):
+            python = reader_of(wanted, None)
+        with decoded_by("native"):
+            native = reader_of(wanted, None)
+        more = [text[:-1] + b', "none": [null]}' for text in texts if text[-2:-1] != b"{"]
+        array = pa.array([*texts, *more, *(make.odd() for _ in range(5))], pa.binary())
+        seen["bad"] += len(bad := assert_same_columns(native, python, array))
+        # What was looked at is decoded, but for an object that says nothing.
+        assert not {row for row in bad if row < 5}
+        seen["good"] += len(array) - len(bad)
+    assert seen["bad"] > 10
+    assert seen["good"] > 10
 
 
 TYPES: dict[str, Any] = {"id": pa.int64(), "name": pa.string(), "more": pa.list_(pa.int32())}

@@ -185,6 +185,39 @@ def test_two_windows_add_the_same(lake_spark: SparkSession, tmp_path: Path) -> N
     assert [tuple(row) for row in rows] == [(0, 0, None), (1, None, 1)]
 
 
+@pytest.mark.parametrize("flatten", [pytest.param(False, marks=pytest.mark.long), True])
+def test_inferred_columns_are_added(
+    broker: World, lake_spark: SparkSession, tmp_path: Path, flatten: bool
+) -> None:
+    """With the rows of the window that has them; without `add`, the window is refused before it is written."""
+    broker.create("orders")
+    windows = OrderedWindows(broker.settings, broker.named("g"))
+    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
+    lake = Lake.make(lake_spark, "iceberg", tmp_path, mode="append", columns=columns, partitions="")
+
+    def run(number: int, evolution: str = "add") -> None:
+        asked = broker.window(
+            number + 0.5,
+            starting_offsets=Earliest(),
+            values="json-inferred:evolve",
+            flatten=flatten,
+        )
+        to = Table(lake.table, schema_evolution=evolution)
+        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+
+    broker.write_content("orders", 0, [(1, None, b'{"id": 1}', ())])
+    broker.write_content("orders", 0, [(2, None, b'{"id": 2, "extra": "x"}', ())])
+    broker.write_content("orders", 0, [(3, None, b'{"id": 3}', ())])
+    run(1, "none")
+    with pytest.raises(ConfigError, match="extra"):
+        run(2, "none")
+    run(2)
+    run(3)
+    prefix = "" if flatten else "value."
+    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
+    assert [tuple(row) for row in rows.collect()] == [(1, None), (2, "x"), (3, None)]
+
+
 def _values(*names: str) -> Json:
     fields: dict[str, pa.DataType] = {"id": pa.int64(), **dict.fromkeys(names, pa.string())}
     return Json(pa.schema(fields))

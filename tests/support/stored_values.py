@@ -183,6 +183,7 @@ STATE = GroupState(
     unpublished=("2026-11-20T10",),
     offsets_sequence=40,
     format=ProgressFormat.DUAL,
+    columns={"value": [["id", "int64"], ["lines", {"list": {"struct": [["sku", "string"]]}}]]},
 )
 CHANGE = Change(
     STATE,

@@ -104,8 +104,8 @@ class WindowOptions(Looking, Topics):
             "--values",
             rich_help_panel=RECORDS,
             metavar="FORMAT",
-            help="Decode values: avro (newest schema of TOPIC-value), avro:SUBJECT, avro:@FILE (a schema), json:@FILE, or "
-            "'json:id int64, at timestamp[ms, UTC]'. Avro needs -X schema.registry.url=URL.",
+            help="Decode values: avro (newest schema of TOPIC-value), avro:SUBJECT, avro:@FILE (a schema), json:@FILE, "
+            "'json:id int64, at timestamp[ms, UTC]', or json-inferred (columns of the group's first window). Avro needs -X schema.registry.url=URL.",
         ),
     ] = None
     key_format: Annotated[

@@ -153,6 +153,7 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
     return {
         "group": look.group_id,
         **state.definition.to_json(),
+        "columns": dict(state.columns),
         "windows": len(windows),
         "open_windows": len(state.open),
         "unpublished_windows": len(state.unpublished),

@@ -1,18 +1,19 @@
 """A group's contents in the ledger, as values and their JSON.
 
-One group-state record carries the progress of every partition and the ids of the open windows; each window has a
-record with its plan, and may have another one with its processed offsets; each scanned partition has a time map. A
-decision reads all of it at one point in the log, and writes what it changes in one transaction, so the records never
-disagree.
+One group-state record carries the progress of every partition, the ids of the open windows and inferred columns; each window
+has a record with its plan, and may have another one with its processed offsets; each scanned partition has a time map. A decision
+reads all of it at one point in the log, and writes what it changes in one transaction, so the records never disagree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
+from msgspec import field as stored_field
 
 from kafka_ordered_ops.core.cluster.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
@@ -38,6 +39,7 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
+from kafka_ordered_ops.core.window.column_types import fields_from_json
 from kafka_ordered_ops.core.window.plan import (
     PartitionPlan,
     StoredPlan,
@@ -58,8 +60,7 @@ SequenceNumber = Annotated[int, Meta(ge=1, le=SEQUENCE_MAX)]
 class GroupDefinition:
     """The definition that all windows of a group share; changing it requires `redefine`.
 
-    Answers under another mode or isolation would contradict the windows there are, and other topics are
-    most often a slip.
+    Answers under another mode or isolation would contradict the windows there are; other topics are most often a slip.
     """
 
     #: None until a window other than a sweep was planned.
@@ -119,17 +120,19 @@ class GroupState:
     sequence: int
     #: Of the group's first window, or as it was declared again; without topics after a fail-over, until the next window.
     definition: GroupDefinition
-    #: Topic patterns the group has planned: topics that match them later start at earliest.
+    #: That were planned: topics that match them later start at earliest.
     patterns: tuple[str, ...]
     topics: Mapping[str, TopicState]
     #: Ids of windows that claim offsets and are not committed.
     open: tuple[str, ...]
     #: Ids of windows that are committed, and whose output is not published yet.
     unpublished: tuple[str, ...] = ()
-    #: The sequence with which the group's committed offsets were last written to Kafka; None: never.
+    #: With which the group's committed offsets were last written to Kafka; None: never.
     offsets_sequence: int | None = None
     #: Where the progress is kept.
     format: ProgressFormat = ProgressFormat.LEDGER
+    #: Inferred ones of ``value`` and ``key``, as `fields_to_json` returns them.
+    columns: Mapping[str, list[Any]] = field(default_factory=dict)
 
     def partition(self, tp: TopicPartition) -> PartitionState | None:
         """Return the state of a partition, or None where the group has none."""
@@ -155,6 +158,7 @@ class GroupState:
             "open": list(self.open),
             "unpublished": list(self.unpublished),
             "offsets_sequence": self.offsets_sequence,
+            "columns": deepcopy(self.columns),
         }
 
     @classmethod
@@ -162,6 +166,8 @@ class GroupState:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         stored = _StoredState.parse(value, "state")
         definition = GroupDefinition(**stored.definition.fields())
+        for columns in stored.columns.values():
+            fields_from_json(columns)
         fields = stored.fields(definition=definition, topics=topics_from(stored.topics))
         del fields["kind"]
         return cls(**fields)
@@ -181,6 +187,7 @@ class _StoredState(Stored, frozen=True, rename={"group_id": "group"}):
     open: Texts
     unpublished: Texts
     offsets_sequence: SequenceNumber | None
+    columns: dict[Literal["value", "key"], list[Any]] = stored_field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +260,8 @@ class GroupView:
     state: GroupState | None = None
     windows: Mapping[str, WindowRecord] = field(default_factory=dict)
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
-
-    #: Errors of windows whose records cannot be read, or disagree with the state. The offsets of open ones are
-    #: unknown.
+    #: Errors of windows whose records cannot be read, or disagree with the state. Of open ones, offsets are unknown.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
-
     #: Of the windows for which the view was asked, by id. They may be those of an older claim.
     processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
     #: What is kept of forgotten windows, of those for which the view was asked by id.

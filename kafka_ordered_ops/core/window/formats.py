@@ -61,6 +61,17 @@ class UnknownFields(StrEnum):
     BAD = "bad"
 
 
+class Infer(StrEnum):
+    """What happens to a value with something that a group's inferred columns do not have."""
+
+    #: It is bad.
+    FREEZE = "freeze"
+    #: New fields are left out.
+    DISCARD = "discard"
+    #: Each window adds the new fields of its first values as columns; those that come later are left out.
+    EVOLVE = "evolve"
+
+
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Avro:
     """Values in Avro.
@@ -159,8 +170,12 @@ class Json:
         unknown: what happens to fields that the schema does not have.
         subject: whose newest JSON Schema has the columns. None means ``orders-value`` for the values of the topic ``orders``,
             and ``orders-key`` for its keys.
-        framing: what stands before each value; None means nothing with a `schema`, and ``confluent`` without one. Ids are not
-            looked up.
+        framing: what stands before each value; None means nothing with a `schema` or `infer`, and ``confluent`` without both. Ids
+            are not looked up.
+        infer: infer the columns from the first values of the group's first window, and keep them for all later ones. What later
+            values have besides them makes a value bad (``freeze``; also ``True``), is left out (``discard``) or becomes more
+            columns (``evolve``). Columns of `schema` are not inferred.
+        inferred: the columns, once they are inferred: set when a window is planned.
 
     Raises:
         ConfigError: `schema` is not a schema of pyarrow, or has a type that JSON has no values for; or a part is invalid.
@@ -170,35 +185,69 @@ class Json:
     unknown: UnknownFields | str = UnknownFields.IGNORE
     subject: str | None = None
     framing: Framing | str | None = None
+    infer: Infer | str | bool | None = None
+    inferred: pa.Schema | None = None
 
     def __post_init__(self) -> None:
-        if self.schema is not None:
-            if not hasattr(self.schema, "field") or not hasattr(self.schema, "names"):
-                raise ConfigError(f"schema is {shown(self.schema)}: give a pyarrow.Schema")
-            fields_to_json(self.schema)
+        for schema in (self.schema, self.inferred):
+            if schema is not None:
+                if not hasattr(schema, "field") or not hasattr(schema, "names"):
+                    raise ConfigError(f"schema is {shown(schema)}: give a pyarrow.Schema")
+                fields_to_json(schema)
         if self.subject is not None:
             check_text(self.subject, what="subject", length_max=_SUBJECT_LENGTH_MAX)
         framing = self.framing
         if framing is None:
-            framing = Framing.CONFLUENT if self.schema is None else Framing.NONE
+            framing = Framing.CONFLUENT if self.needs_registry else Framing.NONE
         framing = check_choice(framing, Framing, what="framing")
-        if self.schema is None and framing is Framing.GLUE:
+        if self.needs_registry and framing is Framing.GLUE:
             raise ConfigError(_GLUE_WITHOUT_SCHEMA)
         for name, value in (
             ("unknown", check_choice(self.unknown, UnknownFields, what="unknown")),
             ("framing", framing),
+            ("infer", self._checked_infer()),
         ):
             object.__setattr__(self, name, value)
+
+    def _checked_infer(self) -> Infer | None:
+        if self.infer is None or self.infer is False:
+            if self.inferred is not None:
+                raise ConfigError("inferred is for columns that are inferred: give them as schema")
+            return None
+        if self.subject is not None:
+            raise ConfigError(
+                f"subject is {self.subject!r}, and infer is {self.infer}: the columns are either those of the subject's JSON Schema, or "
+                "they are inferred"
+            )
+        if self.unknown != UnknownFields.IGNORE:
+            raise ConfigError(
+                "unknown is for fields that a schema does not have: infer='freeze' makes values with new fields bad, "
+                "infer='discard' leaves them out"
+            )
+        word = Infer.FREEZE if self.infer is True else self.infer
+        return check_choice(word, Infer, what="infer")
 
     @property
     def needs_registry(self) -> bool:
         """Whether the columns come from a registry."""
-        return self.schema is None
+        return self.schema is None and not self.infer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the columns are still to be inferred."""
+        return bool(self.infer) and self.inferred is None
 
     @property
     def columns(self) -> list[Any]:
-        """The fields of `schema`; none as long as it is not looked up."""
-        return list(self.schema or ())
+        """The fields of `schema`, or those inferred; none as long as they are not known."""
+        return list((self.inferred if self.infer else self.schema) or ())
+
+    def with_columns(self, columns: pa.Schema | None) -> Json:
+        """Return the format with inferred columns; those of `schema` keep the type that they have there."""
+        known = {} if columns is None else {field.name: field for field in columns}
+        given = {field.name: field for field in self.schema or ()}
+        fields = [*{**known, **given}.values()]
+        return replace(self, inferred=_schema_of(fields))
 
     def fixed(self, subject: str | None, schema: pa.Schema) -> Json:
         """Return the format with the columns of its subject."""
@@ -208,10 +257,18 @@ class Json:
         return shown_fields(
             self,
             schema=None if self.schema is None else shown(self.schema),
-            unknown=str(self.unknown),
+            unknown=None if self.infer else str(self.unknown),
             subject=self.subject,
             framing=str(self.framing),
+            infer=None if self.infer is None else str(self.infer),
+            inferred=None if self.inferred is None else shown(self.inferred),
         )
+
+
+def _schema_of(fields: Sequence[Any]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(fields)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -343,14 +400,21 @@ class Debezium:
                 f"the keys of Debezium are {shown(self.keys)}: give Avro(...) or Json(...)"
             )
         for part in (self.values, self.keys):
-            if isinstance(part, Json) and (part.schema is None or part.framing != Framing.NONE):
+            if isinstance(part, Json) and (
+                part.schema is None or part.infer or part.framing != Framing.NONE
+            ):
                 raise ConfigError(
-                    f"Debezium has {part!r}: give Json(pyarrow.schema(...)), the columns of a row or of its key, without framing"
+                    f"Debezium has {part!r}: give Json(pyarrow.schema(...)), the columns of a row or of its key, neither framed nor inferred"
                 )
         check_text(self.unavailable, what="unavailable", length_max=_PLACEHOLDER_LENGTH_MAX)
 
 
 Format = Avro | Json | Protobuf | Debezium
+
+
+def is_open(value: Format | None) -> bool:
+    """Return whether a format's columns are still to be inferred."""
+    return isinstance(value, Json) and value.is_open
 
 
 def in_registries(value: Format | None) -> list[Avro | Json | Protobuf]:

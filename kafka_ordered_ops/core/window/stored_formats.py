@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.window.formats import (
     Debezium,
     Format,
     Framing,
+    Infer,
     Json,
     Protobuf,
     UnknownFields,
@@ -32,7 +33,7 @@ from kafka_ordered_ops.core.window.formats import (
 _SchemaText = Annotated[str, Meta(max_length=SCHEMA_LENGTH_MAX, pattern="\\A[^\ud800-\udfff]*\\Z")]
 
 #: What `as_format` takes: ``avro``, ``avro:SUBJECT``, the same with ``protobuf`` and ``json``, ``debezium-avro``,
-#: ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
+#: ``json-inferred``, ``json-inferred:evolve``, ``json:id int64, at timestamp[ms, UTC]``, or the JSON of a format.
 GivenFormat = Format | str | Mapping[str, Any]
 
 
@@ -68,6 +69,8 @@ def _format_of_text(text: str, what: str) -> Format:
         return Protobuf(subject=rest.strip() or None)
     if text == "debezium-avro":
         return Debezium(Avro(), Avro())
+    if kind == "json-inferred":
+        return Json(infer=rest.strip() or True)
     if kind == "json":
         is_columns = " " in rest.strip()
         return Json(fields_of_text(rest)) if is_columns else Json(subject=rest.strip() or None)
@@ -85,7 +88,7 @@ def _format_of_json(json: Mapping[str, Any], what: str) -> Format:
 def _not_a_format(value: object, what: str) -> ConfigError:
     return ConfigError(
         f"{what} is {shown(value)}: give Avro(...), Json(...), Protobuf(...) or Debezium(...); or as text 'avro', "
-        "'protobuf', 'json', 'avro:SUBJECT', ..., 'debezium-avro' or 'json:id int64, at timestamp[ms, UTC]'"
+        "'protobuf', 'json', 'avro:SUBJECT', ..., 'debezium-avro', 'json-inferred' or 'json:id int64, at timestamp[ms, UTC]'"
     )
 
 
@@ -99,6 +102,9 @@ def kept(asked: Format | None, planned: Format | None) -> Format | None:
         values: Any = kept(asked.values, planned.values)
         keys: Any = kept(asked.keys, planned.keys)
         return replace(asked, values=values, keys=keys)
+    if isinstance(asked, Json) and isinstance(planned, Json) and asked.infer:
+        # The columns stay; given ones may have other types than were inferred.
+        return asked if planned.inferred is None else asked.with_columns(planned.inferred)
     if (
         asked is None
         or planned is None
@@ -128,6 +134,8 @@ def format_to_json(value: Format | None) -> dict[str, Any] | None:
             "unknown": str(value.unknown),
             "subject": value.subject,
             "framing": str(value.framing),
+            "infer": None if value.infer is None else str(value.infer),
+            "inferred": None if value.inferred is None else fields_to_json(value.inferred),
         }
     if isinstance(value, Protobuf):
         return {
@@ -185,12 +193,15 @@ class StoredJson(Stored, frozen=True, tag_field="format", tag="json", rename={"c
     unknown: UnknownFields = UnknownFields.IGNORE
     subject: Text | None = None
     framing: Framing | None = None
+    infer: Infer | bool | None = None
+    inferred: list[Any] | None = None
 
     @property
     def value(self) -> Json:
         """The format; raises `JsonError` or `ConfigError` for an invalid one."""
         schema = None if self.columns is None else fields_from_json(self.columns)
-        return Json(schema, self.unknown, self.subject, self.framing)
+        inferred = None if self.inferred is None else fields_from_json(self.inferred)
+        return Json(schema, self.unknown, self.subject, self.framing, self.infer, inferred)
 
 
 class StoredProtobuf(Stored, frozen=True, tag_field="format", tag="protobuf"):

@@ -36,7 +36,7 @@ from kafka_ordered_ops.core.window.bounds import (
     as_starting_offsets,
 )
 from kafka_ordered_ops.core.window.dead_letters import DeadLetter, as_on_bad
-from kafka_ordered_ops.core.window.formats import Format, OnBad
+from kafka_ordered_ops.core.window.formats import Format, OnBad, is_open
 from kafka_ordered_ops.core.window.stored_formats import (
     GivenFormat,
     StoredFormat,
@@ -187,6 +187,16 @@ class Window:
     def is_decoded(self) -> bool:
         """Whether values or keys become columns of their own."""
         return self.values is not None or self.keys is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether columns are still to be inferred."""
+        return is_open(self.values) or is_open(self.keys)
+
+    @property
+    def inferred(self) -> list[Any]:
+        """The inferred columns of values and keys, None for those that are not inferred."""
+        return [getattr(part, "inferred", None) for part in (self.values, self.keys)]
 
     def check_bytes(self, reader: str) -> None:
         """Raise `ConfigError` if values or keys are decoded, for a reader that returns bytes."""

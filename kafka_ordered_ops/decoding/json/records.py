@@ -23,6 +23,8 @@ from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.json.sizes import size_check
 
 _Read: TypeAlias = Callable[[Any], Any]
+#: Whether a field that is no column makes a value bad, by the field's value.
+_Refuses: TypeAlias = Callable[[Any], bool] | None
 
 #: Levels of lists and objects: each is a call of Python's parser.
 _NESTING_MAX: Final = 128
@@ -40,12 +42,20 @@ _CLOCK: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCI
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-def json_reader(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[bytes], Any]:
+def json_reader(
+    arrow: pa.DataType, *, refuses_unknown: bool, but_blank: bool = False
+) -> Callable[[bytes], Any]:
     """Return what decodes a text; it raises `BadValueError`.
 
-    Raises `ConfigError` for a type that JSON cannot become.
+    Args:
+        arrow: the type of the value.
+        refuses_unknown: whether fields that are no columns are bad.
+        but_blank: such fields are not bad if they are null, or a list or an object with nothing else in it.
+
+    Raises:
+        ConfigError: JSON cannot become this type.
     """
-    read = json_converter(arrow, refuses_unknown=refuses_unknown)
+    read = json_converter(arrow, refuses_unknown=refuses_unknown, but_blank=but_blank)
     check_size = size_check(arrow)
 
     def whole(data: bytes) -> Any:
@@ -57,12 +67,28 @@ def json_reader(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[bytes
     return whole
 
 
-def json_converter(arrow: pa.DataType, *, refuses_unknown: bool) -> Callable[[Any], Any]:
+def json_converter(
+    arrow: pa.DataType, *, refuses_unknown: bool, but_blank: bool = False
+) -> Callable[[Any], Any]:
     """Return what converts a value of `parsed_json`, which may be null; it raises `BadValueError`.
 
     Raises `ConfigError` for a type that JSON cannot become.
     """
-    return _reader(arrow, refuses_unknown)
+    refuses: _Refuses = None
+    if refuses_unknown:
+        refuses = _says_something if but_blank else lambda _: True
+    return _reader(arrow, refuses)
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether a value is null, or a list or an object with nothing else in it: no type follows from it."""
+    if isinstance(value, dict):
+        return all(map(is_blank, value.values()))
+    return value is None or (isinstance(value, list) and all(map(is_blank, value)))
+
+
+def _says_something(value: Any) -> bool:
+    return not is_blank(value)
 
 
 def parsed_json(data: bytes) -> Any:
@@ -100,20 +126,20 @@ def _refuse_constant(name: str) -> Any:
     raise BadValueError(f"{name} is not JSON")
 
 
-def _reader(arrow: pa.DataType, refuses_unknown: bool) -> _Read:
+def _reader(arrow: pa.DataType, refuses: _Refuses) -> _Read:
     """Return what converts a parsed value that may be null."""
-    read = _reader_of_value(arrow, refuses_unknown)
+    read = _reader_of_value(arrow, refuses)
     return lambda value: None if value is None else read(value)
 
 
-def _reader_of_value(arrow: pa.DataType, refuses_unknown: bool) -> _Read:
+def _reader_of_value(arrow: pa.DataType, refuses: _Refuses) -> _Read:
     if pa.types.is_struct(arrow):
-        return _struct(arrow, refuses_unknown)
+        return _struct(arrow, refuses)
     if pa.types.is_map(arrow) and pa.types.is_string(arrow.key_type):
-        item = _reader(arrow.item_type, refuses_unknown)
+        item = _reader(arrow.item_type, refuses)
         return lambda value: [(_string(key), item(part)) for key, part in _is(value, dict).items()]
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        item = _reader(arrow.value_type, refuses_unknown)
+        item = _reader(arrow.value_type, refuses)
         return lambda value: [item(part) for part in _is(value, list)]
     if pa.types.is_integer(arrow):
         return _integer(arrow)
@@ -133,14 +159,15 @@ def _reader_of_value(arrow: pa.DataType, refuses_unknown: bool) -> _Read:
     raise ConfigError(f"JSON has no values for the Arrow type {arrow}")
 
 
-def _struct(arrow: pa.StructType, refuses_unknown: bool) -> _Read:
-    reads = {part.name: _reader(part.type, refuses_unknown) for part in arrow}
+def _struct(arrow: pa.StructType, refuses: _Refuses) -> _Read:
+    reads = {part.name: _reader(part.type, refuses) for part in arrow}
     required = [part.name for part in arrow if not part.nullable]
 
     def read(value: Any) -> dict[str, Any]:
         _is(value, dict)
-        if refuses_unknown and (unknown := value.keys() - reads.keys()):
-            raise BadValueError(f"the field {min(unknown)!r} is not in the schema")
+        unknown = () if refuses is None else value.keys() - reads.keys()
+        if refuses and (new := [name for name in unknown if refuses(value[name])]):
+            raise BadValueError(f"the field {min(new)!r} is not in the schema")
         record = {}
         for name, read_field in reads.items():
             try:

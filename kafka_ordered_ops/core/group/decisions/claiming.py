@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import PlanTooLargeError, WindowCoveredError
@@ -78,6 +79,8 @@ class ClaimWish:
     committed: CommittedOffsets = field(default_factory=dict)
     #: The ledger that the windows are claimed in; empty in a preview.
     ledger_id: str = ""
+    #: The group's inferred columns from now on, with those that the windows' values have; None: none are inferred.
+    columns: Mapping[str, list[Any]] | None = None
 
 
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
@@ -105,6 +108,8 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
         return records if mine and len(records) == len(existing) else None
     if any(window_wish.window_id in view.forgotten for window_wish in wish.windows):
         return None
+    if any(wanted.window.is_open for wanted in wish.windows) or _has_other_columns(view, wish):
+        return None
     plans = build_plans(view, wish)
     if plans is None:
         return None
@@ -125,6 +130,14 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
         ),
         time_maps=_learned_maps(view, wish),
     )
+
+
+def _has_other_columns(view: GroupView, wish: ClaimWish) -> bool:
+    """Return whether another process has stored columns since these were inferred: the stored ones count."""
+    if wish.columns is None:
+        return False
+    seen = {} if wish.looked_at is None else wish.looked_at.columns
+    return seen != ({} if view.state is None else view.state.columns)
 
 
 def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
@@ -252,7 +265,8 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
     definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
     if view.state is None:
         return GroupState(
-            view.group_id, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
+            *(view.group_id, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()),
+            columns=wish.columns or {},
         )
     state = view.state
     topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics
@@ -265,7 +279,13 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
         mode = state.definition.mode or definition.mode
         same = replace(state.definition, mode=mode).owned_by(wish.owner)
         state = replace(state, definition=same)
-    return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
+    columns = {} if wish.policy.redefine else state.columns
+    return replace(
+        state,
+        topics=topics,
+        patterns=tuple(sorted({*state.patterns, *wish.patterns})),
+        columns=columns if wish.columns is None else wish.columns,
+    )
 
 
 def _is_same_leader(
