@@ -12,7 +12,7 @@ use crate::tokens::Token;
 use crate::wire::Id;
 
 /// Threads that wait in the system for longer, for the address of a host or for a connection, end by themselves.
-const END_WAIT: Duration = Duration::from_millis(180);
+const END_WAIT: Duration = Duration::from_millis(150);
 
 pub struct Reader {
     shared: Arc<Shared>,
