@@ -39,6 +39,8 @@ _MOMENT: Final = re.compile(
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOCK: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
+#: Of a new field, where columns are inferred.
+_NOT_INFERRED: Final = "is not among the inferred columns: infer='discard' leaves it out, infer='evolve' makes new fields columns"
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -161,13 +163,14 @@ def _reader_of_value(arrow: pa.DataType, refuses: _Refuses) -> _Read:
 
 def _struct(arrow: pa.StructType, refuses: _Refuses) -> _Read:
     reads = {part.name: _reader(part.type, refuses) for part in arrow}
+    where = _NOT_INFERRED if refuses is _says_something else "is not in the schema"
     required = [part.name for part in arrow if not part.nullable]
 
     def read(value: Any) -> dict[str, Any]:
         _is(value, dict)
         unknown = () if refuses is None else value.keys() - reads.keys()
         if refuses and (new := [name for name in unknown if refuses(value[name])]):
-            raise BadValueError(f"the field {min(new)!r} is not in the schema")
+            raise BadValueError(f"the field {min(new)!r} {where}")
         record = {}
         for name, read_field in reads.items():
             try:
