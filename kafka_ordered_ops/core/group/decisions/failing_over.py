@@ -162,6 +162,7 @@ def starts_of(facts: MirrorFacts) -> Starts:
     check_not_handed_over(state)
     facts.view.check_readable(facts.view.open_unreadable())
     mirrored = {tp.topic for tp in maps}
+    newest = max(known.sequence for known in maps.values())
     times = [known.delivered_before_ms for known in maps.values()]
     before_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
     starts = {}
@@ -177,6 +178,9 @@ def starts_of(facts: MirrorFacts) -> Starts:
                 tp, commit, offset_map, facts.syncs.get(tp, ()), end=log.end
             )
             done = done | delivered
+            if offset_map.sequence < newest:
+                # A mirror copies a commit only if its offset has risen: windows have done more beyond it since.
+                surely_open = EMPTY_SET
         elif known is None:
             # Retention removed these before this group began here.
             done = OffsetSet.of((0, log.log_start))
