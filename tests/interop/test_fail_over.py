@@ -188,6 +188,7 @@ def announced(found: FailOver, log: Log) -> set[bytes]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", [IDENTITY, PREFIXED])
 def test_only_the_announced_records_come_twice(world: World, policy: str) -> None:
     """Without pairs of offsets, also some records come again that A had delivered; none is missed."""
@@ -213,6 +214,7 @@ def test_only_the_announced_records_come_twice(world: World, policy: str) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_record_comes_once_over_and_back(world: World) -> None:
     """With pairs of offsets; back, the topic is a new one, and the first cluster's ledger knows the former one."""
     delivered_there = over(world, "orders", "orders", IDENTITY, lag_max=0)
