@@ -142,5 +142,4 @@ def test_it_ends_at_once(bootstrap: str, topic: MakeTopic, produce: Produce, sta
                 began = time.monotonic()
                 reader.close()
                 ended_s.append(time.monotonic() - began)
-    print(state, sorted(round(one, 3) for one in ended_s))
     assert statistics.median(ended_s) < 0.2, ended_s
