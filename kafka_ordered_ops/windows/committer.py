@@ -37,8 +37,8 @@ from kafka_ordered_ops.windows.checks import (
     present,
     until_decided,
 )
-from kafka_ordered_ops.windows.dead_letters import CommitLetters, ReadLetters, check_reported
 from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results, publish_each
+from kafka_ordered_ops.windows.values.dead_letters import CommitLetters, ReadLetters, check_reported
 
 #: A decision about one window.
 _Step = Callable[[GroupView], Outcome]

@@ -61,8 +61,8 @@ from kafka_ordered_ops.windows.checks import (
     present,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
-from kafka_ordered_ops.windows.schemas import Schemas
 from kafka_ordered_ops.windows.sink import Place
+from kafka_ordered_ops.windows.values.schemas import Schemas
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 

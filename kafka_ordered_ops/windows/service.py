@@ -43,19 +43,13 @@ from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.sample import Sample, sample_of
 from kafka_ordered_ops.windows.checks import check_list
 from kafka_ordered_ops.windows.committer import Committer
-from kafka_ordered_ops.windows.dead_letters import check_topic, letters_reader
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
-from kafka_ordered_ops.windows.fail_over import FailOvers
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.group_facts import GroupMover
-from kafka_ordered_ops.windows.inference import with_inferred
-from kafka_ordered_ops.windows.maintenance import Maintenance
 from kafka_ordered_ops.windows.metrics import WindowMetrics
 from kafka_ordered_ops.windows.needed_rights import rights_named
-from kafka_ordered_ops.windows.offset_resets import OffsetResets
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import GroupQueries
-from kafka_ordered_ops.windows.schemas import Schemas
 from kafka_ordered_ops.windows.sink import (
     Place,
     Reopen,
@@ -65,7 +59,13 @@ from kafka_ordered_ops.windows.sink import (
     check_jobs,
     told_by,
 )
-from kafka_ordered_ops.windows.upkeep import GroupUpkeep
+from kafka_ordered_ops.windows.upkeep.fail_over import FailOvers
+from kafka_ordered_ops.windows.upkeep.group_upkeep import GroupUpkeep
+from kafka_ordered_ops.windows.upkeep.maintenance import Maintenance
+from kafka_ordered_ops.windows.upkeep.offset_resets import OffsetResets
+from kafka_ordered_ops.windows.values.dead_letters import check_topic, letters_reader
+from kafka_ordered_ops.windows.values.inference import with_inferred
+from kafka_ordered_ops.windows.values.schemas import Schemas
 
 #: Records of a sample: by default, and at most.
 SAMPLE_RECORDS: Final = 1_000

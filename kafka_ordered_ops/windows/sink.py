@@ -19,7 +19,7 @@ from kafka_ordered_ops.windows.checks import (
     check_result,
     check_same_length,
 )
-from kafka_ordered_ops.windows.dead_letters import check_reported
+from kafka_ordered_ops.windows.values.dead_letters import check_reported
 
 #: The methods of an output.
 _STAGED: Final = ("to_json", "publish", "discard")

@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan
 from kafka_ordered_ops.output import cleaning, places, root_check
 from kafka_ordered_ops.output.objects import publisher
 from kafka_ordered_ops.output.roots import locking, ownership
-from kafka_ordered_ops.windows import maintenance
+from kafka_ordered_ops.windows.upkeep import maintenance
 from tests.support.broker_world import BrokerWorld
 from tests.support.examples import BY_DAY
 from tests.support.oracle.outputs.child import InProcesses

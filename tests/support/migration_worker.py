@@ -15,7 +15,7 @@ from typing import Any
 from kafka_ordered_ops.kafka.ledger import ledger, transaction
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.group_facts import GroupMover
-from kafka_ordered_ops.windows.maintenance import Maintenance
+from kafka_ordered_ops.windows.upkeep.maintenance import Maintenance
 
 
 class MigrationKill(StrEnum):

@@ -24,7 +24,7 @@ from kafka_ordered_ops import (
 )
 from kafka_ordered_ops.decoding import Debezium, Json, decode
 from kafka_ordered_ops.delivery.open_window import OpenWindow
-from kafka_ordered_ops.windows import inference
+from kafka_ordered_ops.windows.values import inference
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
 from tests.support.memory_world import MemoryWorld

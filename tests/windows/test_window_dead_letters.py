@@ -31,7 +31,7 @@ from kafka_ordered_ops.decoding import DeadLetter
 from kafka_ordered_ops.kafka.ledger import transaction
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows as Service
-from kafka_ordered_ops.windows import dead_letters as letters_of_windows
+from kafka_ordered_ops.windows.values import dead_letters as letters_of_windows
 from tests.support.both_worlds import broker as broker
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world

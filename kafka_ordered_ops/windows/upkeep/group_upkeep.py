@@ -14,10 +14,10 @@ from kafka_ordered_ops.core.group.decisions.migrating import Migration
 from kafka_ordered_ops.core.group.decisions.resetting import OffsetReset
 from kafka_ordered_ops.core.group.ledger.repair import RestoredRecord
 from kafka_ordered_ops.core.types import INT64_MAX, ProgressFormat
-from kafka_ordered_ops.windows.fail_over import FailOvers
 from kafka_ordered_ops.windows.gate import Gated
-from kafka_ordered_ops.windows.maintenance import Maintenance
-from kafka_ordered_ops.windows.offset_resets import NewOffsets, OffsetResets
+from kafka_ordered_ops.windows.upkeep.fail_over import FailOvers
+from kafka_ordered_ops.windows.upkeep.maintenance import Maintenance
+from kafka_ordered_ops.windows.upkeep.offset_resets import NewOffsets, OffsetResets
 
 
 class GroupUpkeep(Gated):

@@ -1,0 +1,1 @@
+"""Change a group's progress other than by windows."""
