@@ -6,7 +6,7 @@ The steps are calls of the service, each with its own time limit, and the job ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -110,13 +110,16 @@ def deliver(
     for plan in missing:
         if plan.status.is_done:
             steps.check_readable(plan)
+    fresh: dict[str, Staged] = {}
     try:
-        written = write(missing) if missing else ()
+        for alike in _decoded_alike(missing):
+            written = write(alike)
+            check_outputs(alike, written)
+            fresh |= zip((plan.window_id for plan in alike), written, strict=True)
     except NEVER_PUBLISHED as error:
         give_back(steps, with_records, error, fresh=missing)
+        discard(steps, fresh)
         raise
-    check_outputs(missing, written)
-    fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
     # 6. Commit open windows and publish those that readers do not see.
     unseen = _unseen(with_records, earlier)
     try:
@@ -135,6 +138,14 @@ def deliver(
         for record in records
         for name in [record.plan.window_id]
     ]
+
+
+def _decoded_alike(plans: Sequence[WindowPlan]) -> Iterable[list[WindowPlan]]:
+    """Return the plans by their formats and schemas: those that were planned earlier may have older ones."""
+    alike: dict[str, list[WindowPlan]] = {}
+    for plan in plans:
+        alike.setdefault(plan.window.decoding, []).append(plan)
+    return alike.values()
 
 
 def _publish_left(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> None:

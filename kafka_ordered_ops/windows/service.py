@@ -422,7 +422,8 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
     ) -> builtins.list[Delivery]:
         """Bring several windows to published: one job for all windows that need it, and one commit for all.
 
-        `write` gets the plans that must be read, in order, and returns an output for each.
+        `write` gets the plans that must be read, in order, and returns an output for each. Windows that were planned with
+        different formats or schemas are separate calls of it.
         """
         with self._gate.rights_named("deliver_many", [plans]):
             return deliver(self, plans, write, reopen)

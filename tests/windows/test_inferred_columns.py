@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from kafka_ordered_ops import (
     stage_window,
     stage_windows,
 )
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.decoding import Debezium, Json, decode
 from kafka_ordered_ops.delivery.open_window import OpenWindow
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows.values import inference
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
@@ -178,12 +180,36 @@ def test_windows_of_one_pass_have_the_same_columns(memory: MemoryWorld, tmp_path
         windows.abandon(name)
     again = OrderedWindows(memory.settings, memory.named("other"), timeout_s=60)
     plans = [again.plan(one) for one in both]
-    with pytest.raises(ConfigError, match="different inferred columns"):
+    with pytest.raises(ConfigError, match="different formats or schemas"):
         stage_windows(plans, memory.settings, tmp_path)
     assert [stage_window(plan, memory.settings, tmp_path).facts["records"] for plan in plans] == [
         1,
         1,
     ]
+
+
+def test_windows_of_other_columns_are_read_by_their_own(
+    memory: MemoryWorld, tmp_path: Path
+) -> None:
+    """Delivered together, windows with the same columns are one job, and an older one is another."""
+    memory.create("orders")
+    write(memory, 1, {"id": 1})
+    for second in (11, 21):
+        write(memory, second, {"id": 2, "new": 1})
+    windows = memory.windows()
+    plans = [windows.plan(asked(memory, before, "evolve")) for before in (10, 20, 30)]
+    jobs: list[list[str]] = []
+
+    def job(alike: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
+        jobs.append([columns(plan) for plan in alike])
+        return stage_windows(alike, memory.settings, tmp_path)
+
+    done = windows.deliver_many(plans, job, lambda _: None)
+    assert jobs == [["id int64"], ["id int64, new int64"] * 2]
+    assert [one.record.status for one in done] == [WindowStatus.PUBLISHED] * 3
+    assert sorted(path.parent.name for path in tmp_path.rglob("*.parquet")) == sorted(
+        f"window_id={plan.window_id}" for plan in plans
+    )
 
 
 def test_columns_that_were_stored_first_win(world: World) -> None:

@@ -193,11 +193,6 @@ class Window:
         """Whether columns are still to be inferred."""
         return is_open(self.values) or is_open(self.keys)
 
-    @property
-    def inferred(self) -> list[Any]:
-        """The inferred columns of values and keys, None for those that are not inferred."""
-        return [getattr(part, "inferred", None) for part in (self.values, self.keys)]
-
     def check_bytes(self, reader: str) -> None:
         """Raise `ConfigError` if values or keys are decoded, for a reader that returns bytes."""
         if self.is_decoded:

@@ -103,7 +103,7 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     """Check that plans can be read or written in one pass.
 
     Raises:
-        ConfigError: there is no plan, there are two groups or isolations, inferred columns differ, or a window is duplicated.
+        ConfigError: there is no plan, there are two groups or isolations, formats or schemas differ, or a window is duplicated.
     """
     # A single plan is a sequence as well, of partitions.
     value: Any = plans
@@ -121,10 +121,10 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
                 f"{second.window_id} of group {second.group_id} and {second.isolation}: windows in "
                 "one pass must have the same group and isolation. Take them one after the other"
             )
-        if first.window.inferred != second.window.inferred:
+        if first.window.decoding != second.window.decoding:
             raise ConfigError(
-                f"group {first.group_id}: windows {first.window_id} and {second.window_id} were planned with different inferred columns, "
-                "and one pass has the same for all windows. Take them one after the other"
+                f"group {first.group_id}: windows {first.window_id} and {second.window_id} were planned with different formats or "
+                "schemas, and one pass has the same for all windows. Take them one after the other"
             )
     window_ids: set[str] = set()
     for plan in plans:
