@@ -231,7 +231,7 @@ def test_every_record_comes_once_over_and_back(world: World) -> None:
         with world.windows(1) as windows:
             windows.run(before("orders", 40), world.root)
             flow.wait()
-            world.write(1, "orders", 0, 47, 41, 42)
+            world.write(1, "orders", 0, 41, 47, 42)
             windows.run(before("orders", 45), world.root)
         # Not delivered on B: a late one, and others of the next window.
         world.write(1, "orders", 0, 48, 21)
@@ -249,11 +249,16 @@ def test_every_record_comes_once_over_and_back(world: World) -> None:
 def over(world: World, topic: str, copy: str, policy: str, lag_max: int) -> Counter[bytes]:
     """Deliver two windows on A, mirror it with late records, kill it and go on writing to B; return what was delivered."""
     world.create(0, topic)
-    with Flow(world, 0, 1, copy, policy, lag_max) as flow, world.windows(0) as windows:
+    flow = Flow(world, 0, 1, copy, policy, lag_max)
+    with ExitStack() as stack:
+        windows = stack.enter_context(world.windows(0))
+        if lag_max == 0:
+            stack.enter_context(flow)
         world.write(0, topic, 0, 1)
         world.write(0, topic, 1, 2)
         windows.run(before(topic, 10, Earliest()), world.root)
-        flow.wait()
+        if lag_max == 0:
+            flow.wait()
         # The first partition has done offsets beyond a record of the next window, and late ones after them.
         world.write(0, topic, 0, 12, 3, 14, 5, 25, 16, 26, 7)
         world.write(0, topic, 1, 11, 4)
@@ -261,6 +266,9 @@ def over(world: World, topic: str, copy: str, policy: str, lag_max: int) -> Coun
         delivered = world.delivered()
         world.write(0, topic, 0, 8, 27)
         world.write(0, topic, 1, 9, 28)
+        if lag_max > 0:
+            # With few pairs of offsets, it rounds a later commit to the same offset, and does not copy it.
+            stack.enter_context(flow)
         flow.wait()
     world.brokers[0].kill()
     world.write(1, copy, 0, 29, 6, 35)
