@@ -145,7 +145,13 @@ class Decoder:
     @cached_property
     def _columns(self) -> dict[str, _Column]:
         return {
-            name: _Column(name, reader_of(wanted, self.registry), self.on_bad, self.flatten)
+            name: _Column(
+                name,
+                reader_of(wanted, self.registry),
+                self.on_bad,
+                self.flatten,
+                isinstance(wanted, Json) and bool(wanted.infer) and not wanted.columns,
+            )
             for name, wanted in (
                 ("key", _with_schema(self.keys, self.registry)),
                 ("value", _with_schema(self.values, self.registry)),
@@ -313,18 +319,14 @@ class _Column:
     reader: ColumnReader
     on_bad: OnBad | DeadLetter
     flatten: bool
+    #: Whether there is no column: none was inferred, because the window has no values; files have no empty structs.
+    is_left_out: bool
 
     @property
     def flat(self) -> list[_Field]:
         """The fields of the struct that values become, if they are wanted in its place."""
         arrow: Any = self.reader.arrow
         return [*arrow] if self.flatten and pa.types.is_struct(arrow) else []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no column: none was inferred, because the window has no values; files have no empty structs."""
-        arrow: Any = self.reader.arrow
-        return pa.types.is_struct(arrow) and not arrow.num_fields
 
     def fields(self, column: _Field) -> list[_Field]:
         """Return the fields in place of the column's."""
@@ -333,7 +335,7 @@ class _Column:
                 f"the column {self.name!r} has the type {column.type}: bytes are expected"
             )
         fields = [pa.field(part.name, part.type) for part in self.flat]
-        if not self.is_empty:
+        if not self.is_left_out:
             fields = fields or [pa.field(self.name, self.reader.arrow)]
         if self.on_bad is OnBad.KEEP:
             raw, reason = f"{self.name}_raw", f"{self.name}_error"
@@ -361,7 +363,7 @@ class _Column:
         elif reasons and self.on_bad is not OnBad.KEEP:
             raise _decode_error(self.name, batch, reasons)
         arrays: list[_Array] = [*cast("Any", decoded).flatten()] if self.flat else [decoded]
-        if self.is_empty:
+        if self.is_left_out:
             arrays = []
         return arrays + (_kept(column, reasons) if self.on_bad is OnBad.KEEP else [])
 
