@@ -24,7 +24,13 @@ from kafka_ordered_ops.core.window.window_id import check_window_id
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.checks import check_list, check_plan, check_plan_of, left_notes
+from kafka_ordered_ops.windows.checks import (
+    check_list,
+    check_plan,
+    check_plan_of,
+    check_plans,
+    left_notes,
+)
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, read_offsets
@@ -75,8 +81,12 @@ class GroupQueries(Gated):
         Args:
             age: how long an open window may stay untouched. Committed windows that are not published have no age.
             beside: plans, whose open windows (`WindowPlan.held_by_open`) are left out.
+
+        Raises:
+            ConfigError: an invalid argument.
         """
         span = as_span(age, what="age")
+        check_plans(beside)
         view = self._ledger.read(self.group_id)
         return left_notes(view, beside, span, now_ms=self._now_ms())
 
