@@ -33,6 +33,8 @@ from tests.support.windows_support import BASE_MS, TIMEOUT_S
 MakeTask = Callable[..., ProcessWindowOperator]
 
 _WORKER = Path(__file__).parents[1] / "support" / "process_task.py"
+#: A process imports Airflow, and makes its folder, on a busy machine.
+_START_TIMEOUT_S = 120.0
 
 
 @pytest.fixture
@@ -330,7 +332,9 @@ def test_a_task_process_that_is_killed(
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
     first = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: log.exists() and log.read_text().count("\n") > 50)
+        wait_until(
+            lambda: log.exists() and log.read_text().count("\n") > 50, timeout_s=_START_TIMEOUT_S
+        )
         if how is signal.SIGKILL:
             wait_until(lambda: processed(windows) > 20)
         first.send_signal(how)
@@ -347,7 +351,12 @@ def test_a_task_process_that_is_killed(
         # Only calls that took longer than a second are not kept.
         assert kept == len(before)
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_START_TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     again = log.read_text().split()[len(before) :]

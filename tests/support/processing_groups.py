@@ -22,9 +22,13 @@ from tests.support.worlds import World
 Place = tuple[int, int]
 
 
-def wait_until(holds: Callable[[], bool], what: Callable[[], object] = lambda: "") -> None:
+def wait_until(
+    holds: Callable[[], bool],
+    what: Callable[[], object] = lambda: "",
+    timeout_s: float = TIMEOUT_S,
+) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what()
         time.sleep(0.01)
