@@ -6,7 +6,7 @@ The steps are calls of the service, each with its own time limit, and the job ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.group.transitions import check_parts
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
+from kafka_ordered_ops.core.window.plan import WindowPlan, decoded_alike, newest_attempt
 from kafka_ordered_ops.windows.checks import check_committable, check_plans
 from kafka_ordered_ops.windows.sink import (
     Reopen,
@@ -112,17 +112,12 @@ def deliver(
             steps.check_readable(plan)
     fresh: dict[str, Staged] = {}
     try:
-        for alike in _decoded_alike(missing):
+        for alike in decoded_alike(missing):
             written = write(alike)
             check_outputs(alike, written)
             fresh |= zip((plan.window_id for plan in alike), written, strict=True)
-    except NEVER_PUBLISHED as error:
-        give_back(steps, with_records, error, fresh=missing)
-        discard(steps, fresh)
-        raise
-    # 6. Commit open windows and publish those that readers do not see.
-    unseen = _unseen(with_records, earlier)
-    try:
+        # 6. Commit open windows and publish those that readers do not see.
+        unseen = _unseen(with_records, earlier)
         _finish(steps, with_records, {**earlier, **fresh}, unseen | moved | fresh.keys())
     except WindowSupersededError:
         discard(steps, fresh)
@@ -138,14 +133,6 @@ def deliver(
         for record in records
         for name in [record.plan.window_id]
     ]
-
-
-def _decoded_alike(plans: Sequence[WindowPlan]) -> Iterable[list[WindowPlan]]:
-    """Return the plans by their formats and schemas: those that were planned earlier may have older ones."""
-    alike: dict[str, list[WindowPlan]] = {}
-    for plan in plans:
-        alike.setdefault(plan.window.decoding, []).append(plan)
-    return alike.values()
 
 
 def _publish_left(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> None:
@@ -262,6 +249,8 @@ def give_back(
 
 def discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
     """Remove outputs that are not needed. Outputs recorded in the ledger are left to the owning attempt."""
+    if not fresh:
+        return
     named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
     for window_id, output in fresh.items():
         if named.get(window_id) != output.to_json():

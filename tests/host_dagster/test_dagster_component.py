@@ -150,6 +150,29 @@ def test_columns_are_inferred(
 
 
 @pytest.mark.slow
+def test_a_window_that_is_read_again_keeps_its_columns(
+    house: House, topic: MakeTopic, produce: Produce, group_id: str, sandbox: DefsFolderSandbox
+) -> None:
+    """Beside one with more columns, in one step: each is decoded by its own."""
+    name = topic()
+    values = {1: b'{"id": 7}', 2: b'{"id": 8, "new": 1}', 3: b"{}"}
+    times = {hour: round((FIRST + HOUR * hour).timestamp() * 1000) for hour in values}
+    produce((name, 0, None, value, times[hour], ()) for hour, value in values.items())
+    window = {"topics": [name], "starting_offsets": "earliest", "values": "json-inferred:evolve"}
+    policy = {"on_covered": "replay"}
+    given = attributes(house, name, group_id, window={**window, "flatten": True}, policy=policy)
+    with loaded(sandbox, given) as defs:
+        asset = asset_in(defs, "orders")
+        house.materialize(asset, KEYS[1])
+        house.materialize(asset, (KEYS[1], KEYS[2]))
+    for hour, columns in ((1, {"id"}), (2, {"id", "new"})):
+        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("*.parquet")
+        table = pq.read_table(file)
+        assert columns == {"id", "new"} & {*table.schema.names}
+        assert table["id"].to_pylist() == [6 + hour]
+
+
+@pytest.mark.slow
 def test_a_function_beside_the_file(
     house: House, hours: str, group_id: str, sandbox: DefsFolderSandbox
 ) -> None:

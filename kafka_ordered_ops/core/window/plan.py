@@ -434,6 +434,14 @@ def bounded_ranges(parts: Iterable[_Part], ranges_of: Callable[[_Part], int]) ->
         yield part
 
 
+def decoded_alike(plans: Iterable[WindowPlan]) -> list[list[WindowPlan]]:
+    """Return the plans by their formats and schemas, each group for one pass: those planned earlier may have older ones."""
+    alike: dict[str, list[WindowPlan]] = {}
+    for plan in plans:
+        alike.setdefault(plan.window.decoding, []).append(plan)
+    return [*alike.values()]
+
+
 def check_not_covered(plan: WindowPlan) -> None:
     """Raise `WindowCoveredError` for a plan whose records other windows deliver."""
     if plan.content is PlanContent.COVERED:

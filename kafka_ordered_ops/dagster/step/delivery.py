@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
     TopicPartition,
 )
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, decoded_alike
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.dagster.metadata.columns import column_metadata
 from kafka_ordered_ops.dagster.metadata.results import (
@@ -246,9 +246,8 @@ class Step:
         keys = {step_window.window_id: step_window.partition_key for step_window in step_windows}
         outputs: dict[str, Staged] = {}
 
-        def write(missing: Sequence[WindowPlan]) -> list[Staged]:
-            # All in one pass, including windows that are read again.
-            every = sorted([*missing, *again], key=lambda plan: plan.cutoff_ms)
+        def run(alike: Sequence[WindowPlan]) -> None:
+            every = sorted(alike, key=lambda plan: plan.cutoff_ms)
             job_windows = AssetWindows(
                 every,
                 keys,
@@ -269,13 +268,18 @@ class Step:
                 raise
             metadata.update(job_windows.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
+
+        def write(missing: Sequence[WindowPlan]) -> list[Staged]:
+            # All in one pass, including windows that are read again.
+            decoding = missing[0].window.decoding
+            run([*missing, *(plan for plan in again if plan.window.decoding == decoding)])
             return [outputs[plan.window_id] for plan in missing]
 
         if fresh:
             windows.deliver_many(fresh, write, find_earlier)
         if again:
-            if not outputs:
-                write(())
+            for alike in decoded_alike(plan for plan in again if plan.window_id not in outputs):
+                run(alike)
             windows.publish_many(again, [outputs[plan.window_id] for plan in again])
         return windows.show_many(names), set(outputs)
 
