@@ -224,9 +224,10 @@ class MemoryLedger:
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` if commits of this package show progress that the ledger does not have."""
-        lost = {tp.topic for tp in self.unknown_commits(view, committed)}
-        topics = self._lookup.existing(lost) if lost else {}
-        check_not_lost(view, committed, name=self._topic, ledger_id=self._id, topics=topics)
+        name, ledger_id = self._topic, self._id
+        unknown = unknown_commits(view, committed, ledger_id=ledger_id)
+        topics = self._lookup.existing({tp.topic for tp in unknown}) if unknown else {}
+        check_not_lost(view, committed, unknown, name=name, ledger_id=ledger_id, topics=topics)
 
     def unknown_commits(
         self, view: GroupView, committed: CommittedOffsets

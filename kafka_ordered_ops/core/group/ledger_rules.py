@@ -185,6 +185,7 @@ def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None)
 def check_not_lost(
     view: GroupView,
     committed: CommittedOffsets,
+    unknown: Mapping[TopicPartition, OffsetMap],
     *,
     name: str,
     ledger_id: str | None,
@@ -192,7 +193,7 @@ def check_not_lost(
 ) -> None:
     """Raise if a commit of this package is newer than the ledger, or may be.
 
-    `topics` are those of `unknown_commits` that exist.
+    `unknown` are the `unknown_commits`, and `topics` those of them that exist.
 
     Raises:
         LedgerLostError: the commit's map is about a state that the ledger does not have.
@@ -206,14 +207,14 @@ def check_not_lost(
         and (view.state is None or view.state.partition(tp) is None)
     }
     check_usable(view.group_id, damaged)
-    for tp, offset_map in mirrored_maps(committed, topics, ledger_id=ledger_id).items():
+    for tp, offset_map in mirrored_maps(unknown, topics, ledger_id=ledger_id).items():
         raise LedgerLostError(
             f"group {view.group_id}: the commit of {tp} was made on another cluster, where the topic has the id "
             f"{topic_id_text(offset_map.topic_id)} and the ledger {topic_id_text(offset_map.ledger_id)}: MirrorMaker 2 or "
             "another program has copied it, and its offsets are not those of this cluster. If the group continues here from "
             "now on, stop the mirror and run `groups fail-over` once. If not, run the windows on the other cluster"
         )
-    for tp, offset_map in unknown_commits(view, committed, ledger_id=ledger_id).items():
+    for tp, offset_map in unknown.items():
         state = view.state
         # Of partitions that the state has, `adopt` writes the commits again.
         cure = (
@@ -244,14 +245,16 @@ def unknown_commits(
 
 
 def mirrored_maps(
-    committed: CommittedOffsets, topics: Mapping[str, TopicFacts], *, ledger_id: str | None
+    unknown: Mapping[TopicPartition, OffsetMap],
+    topics: Mapping[str, TopicFacts],
+    *,
+    ledger_id: str | None,
 ) -> dict[TopicPartition, OffsetMap]:
-    """Return the maps in this package's format about another ledger, and another topic than the one of this name."""
+    """Return those of `unknown_commits` about another ledger, and another topic than the one of this name."""
     return {
         tp: offset_map
-        for tp, commit in committed.items()
-        if (offset_map := _map_of(commit)) is not None
-        and topic_id_text(offset_map.ledger_id) != ledger_id
+        for tp, offset_map in unknown.items()
+        if topic_id_text(offset_map.ledger_id) != ledger_id
         and (facts := topics.get(tp.topic)) is not None
         and topic_id_text(offset_map.topic_id) != facts.topic_id
     }

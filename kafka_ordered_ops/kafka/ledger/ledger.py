@@ -486,10 +486,10 @@ class Ledger:
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raise `LedgerLostError` if commits of this package know more than the ledger."""
-        lost = {tp.topic for tp in self.unknown_commits(view, committed)}
-        topics = self._lookup.existing(lost) if lost else {}
         name, ledger_id = self._topic.name, self._topic.id
-        check_not_lost(view, committed, name=name, ledger_id=ledger_id, topics=topics)
+        unknown = unknown_commits(view, committed, ledger_id=ledger_id)
+        topics = self._lookup.existing({tp.topic for tp in unknown}) if unknown else {}
+        check_not_lost(view, committed, unknown, name=name, ledger_id=ledger_id, topics=topics)
 
     def unknown_commits(
         self, view: GroupView, committed: CommittedOffsets

@@ -127,13 +127,15 @@ def stage_bad_rows(
         ConfigError, SinkError, OutputOwnedError: as `TableSink.write` does.
     """
     check_beside(plans, outputs, TableOutput)
+    beside: TableSink | None = None
     try:
         for plan, output in zip(plans, outputs, strict=True):
             letters, is_first = output.dead_letters, plan.status.is_open and not plan.replaces
             if letters is None or (is_first and not letters.records):
                 continue
-            own = output.format.facts.own or output.format.facts.spark
-            beside = (sink or table_sink(own, target)).bad
+            if beside is None:
+                own = output.format.facts.own or output.format.facts.spark
+                beside = (sink or table_sink(own, target)).bad
             rows = beside.spark.createDataFrame(bad_table(plan, letters, settings))
             output.bad = beside.write(beside.fitting(rows), plan)
     except KafkaOrderedOpsError:

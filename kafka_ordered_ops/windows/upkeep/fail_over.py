@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.group.decisions import failing_over
 from kafka_ordered_ops.core.group.decisions.adoption import LogNow
 from kafka_ordered_ops.core.group.decisions.failing_over import FailOver, MirrorFacts, Starts
 from kafka_ordered_ops.core.group.group_state import GroupView
-from kafka_ordered_ops.core.group.ledger_rules import mirrored_maps
+from kafka_ordered_ops.core.group.ledger_rules import mirrored_maps, unknown_commits
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -97,7 +97,8 @@ class FailOvers:
         committed = self._ledger.committed_offsets(
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
-        maps = mirrored_maps(committed, topics, ledger_id=ledger_id)
+        unknown = unknown_commits(view, committed, ledger_id=ledger_id)
+        maps = mirrored_maps(unknown, topics, ledger_id=ledger_id)
         if not maps and view.state is None:
             raise CommittedOffsetMissingError(
                 f"group {self._group} has no mirrored commit on this cluster: MirrorMaker 2 copies commits with "
@@ -122,7 +123,7 @@ class FailOvers:
         if offset_syncs is not None:
             syncs = read_syncs(self._settings, self._group, self._lookup, offset_syncs, list(maps))
         commits = {tp: committed[tp] for tp in partitions}
-        return MirrorFacts(view, commits, topics, logs, syncs, ledger_id)
+        return MirrorFacts(view, commits, topics, logs, maps, syncs)
 
     def _decided(
         self, facts: MirrorFacts

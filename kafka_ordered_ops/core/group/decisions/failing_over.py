@@ -31,7 +31,6 @@ from kafka_ordered_ops.core.group.group_state import (
     TopicState,
     next_state,
 )
-from kafka_ordered_ops.core.group.ledger_rules import mirrored_maps
 from kafka_ordered_ops.core.group.transitions import with_committed_bases
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
@@ -61,9 +60,10 @@ class MirrorFacts:
     committed: CommittedOffsets
     topics: Mapping[str, TopicFacts]
     logs: Mapping[TopicPartition, LogNow]
+    #: The mirrored maps among the commits.
+    maps: Mapping[TopicPartition, OffsetMap]
     #: In the order of their offsets on this cluster.
     syncs: Mapping[TopicPartition, Sequence[OffsetSync]]
-    ledger_id: str | None
 
     def are_those_of(self, view: GroupView, committed: CommittedOffsets) -> bool:
         """Return whether the group is unchanged."""
@@ -155,8 +155,7 @@ def starts_of(facts: MirrorFacts) -> Starts:
         LedgerCorruptError: an open window cannot be read.
         ConfigError: the mirror's pairs of offsets contradict the commits: they are of another flow.
     """
-    state = facts.view.state
-    maps = mirrored_maps(facts.committed, facts.topics, ledger_id=facts.ledger_id)
+    state, maps = facts.view.state, facts.maps
     if not maps:
         return Starts(None, {})
     check_not_handed_over(state)
