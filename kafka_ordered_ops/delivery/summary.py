@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.window.dead_letters import bad_name, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -132,7 +134,32 @@ def all_held_text(plan: WindowPlan) -> str | None:
     return None if text is None else f"it takes no records, and others may be held: {text}"
 
 
-def job_failed_text(error: Exception, plans: Sequence[WindowPlan]) -> str:
+@contextmanager
+def job_step(
+    plans: Sequence[WindowPlan],
+    log_error: Callable[[str], object],
+    on_purpose: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Name the step of an error of the windows' job; log what to do about an exception of the user's own code.
+
+    Args:
+        plans: the windows.
+        log_error: writes a line.
+        on_purpose: exceptions by which a function ends its task on purpose; they are not logged.
+    """
+    try:
+        yield
+    except KafkaOrderedOpsError as error:
+        error.step = error.step or "job"
+        raise
+    except on_purpose:
+        raise
+    except Exception as error:
+        log_error(_job_failed_text(error, plans))
+        raise
+
+
+def _job_failed_text(error: Exception, plans: Sequence[WindowPlan]) -> str:
     """Return a line for the end of a failed attempt's log: group, windows, step, reason, and what to do."""
     more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
     return (

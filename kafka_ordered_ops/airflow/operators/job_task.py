@@ -11,13 +11,13 @@ from kafka_ordered_ops.airflow.compat import AirflowException
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.airflow.support.places import Output, check_known_output, opened, text_of
 from kafka_ordered_ops.airflow.support.values import ValueTask
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.templates import is_known, is_literal
 from kafka_ordered_ops.delivery.full_paths import check_full_path, check_full_paths
 from kafka_ordered_ops.delivery.host import Host, Stop
 from kafka_ordered_ops.delivery.job import Found, WindowJob
 from kafka_ordered_ops.delivery.open_windows import OpenWindows
-from kafka_ordered_ops.delivery.summary import job_failed_text
+from kafka_ordered_ops.delivery.summary import job_step
 from kafka_ordered_ops.spec.destination import Destination
 from kafka_ordered_ops.spec.jobs import Application, Copy, Function, Job, job_of
 from kafka_ordered_ops.spec.spark_submit import submit_of
@@ -128,17 +128,9 @@ class JobTask(ValueTask):
             [plan], settings, work.to, host, engine=work.engine, ordered=work.job.ordered
         )
         windows.on_page = self._show_page
-        try:
+        # A function may skip or fail its task on purpose.
+        with job_step([plan], lambda line: _log.error("%s", line), (AirflowException,)):
             [staged] = work.deliver(windows)
-        except KafkaOrderedOpsError as error:
-            error.step = error.step or "job"
-            raise
-        except AirflowException:
-            # A function that skips or fails its task on purpose.
-            raise
-        except Exception as error:
-            _log.error("%s", job_failed_text(error, [plan]))
-            raise
         # A stop after the job's end but before the commit counts as well.
         self._stop.check(plan.window_id)
         return staged

@@ -47,7 +47,7 @@ from kafka_ordered_ops.dagster.step.step_functions import Called, WithoutFunctio
 from kafka_ordered_ops.dagster.step.times import StepWindow, began, first_of, windows_of_step
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.delivery.job import Found, WindowJob
-from kafka_ordered_ops.delivery.summary import held_texts, job_failed_text
+from kafka_ordered_ops.delivery.summary import held_texts, job_step
 from kafka_ordered_ops.delivery.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.spark.job_checks import check_reading
 from kafka_ordered_ops.spec.destination import Folder
@@ -258,14 +258,8 @@ class Step:
                 ledger_topic=self.kafka.ledger_topic,
                 say=self.context.log.info,
             )
-            try:
+            with job_step(every, self.context.log.error):
                 written = job_windows.outputs(job(job_windows))
-            except KafkaOrderedOpsError as error:
-                error.step = error.step or "job"
-                raise
-            except Exception as error:
-                self.context.log.error(job_failed_text(error, every))
-                raise
             metadata.update(job_windows.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
 
