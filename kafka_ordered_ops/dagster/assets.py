@@ -98,7 +98,7 @@ def ordered_window_asset(
 
     ``f(window)`` or ``f(context, window)``, and resources after it, is called for each window, by time. A function with a
     parameter ``windows`` instead is called once, with all windows of the step in one pass; those that were planned with other
-    schemas are a call of their own.
+    schemas are a separate call.
 
     The step checks whether the partitions are live, and plans the windows of its partitions. It calls the function for
     the windows that are not delivered yet, commits them in one transaction, and then reports to Dagster. A step that

@@ -114,7 +114,7 @@ def windows_held_check(
     """Return a check that fails while windows of an asset's group hold records, and no attempt works on them.
 
     These are windows of runs that failed or were ended, and committed windows whose output is not published. Other
-    partitions succeed beside them. The check only reads the ledger: schedule it in a job of its own. It blocks nothing.
+    partitions succeed beside them. The check only reads the ledger: schedule it in a separate job. It blocks nothing.
 
     Args:
         asset: the result of `ordered_window_asset` or `build_ordered_window_asset`.

@@ -26,7 +26,7 @@ class NativeJsonReader:
     Args:
         module: the native extension.
         python: decodes what the extension does not.
-        refuses_unknown: whether fields that are no columns are bad.
+        refuses_unknown: whether fields without a column are bad.
         framing: what stands before a text.
 
     Raises:

@@ -143,7 +143,7 @@ class WindowJob:
     def copied(self, settings: ClientSettings, windows: Sequence[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
-        Those that are still to be inferred are no columns: they are compared with the table when the rows are written.
+        Columns that are not inferred yet are missing: they are compared with the table when the rows are written.
 
         Raises:
             ConfigError: an invalid schema, or no registry for it.

@@ -4,8 +4,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
@@ -36,18 +34,24 @@ from kafka_ordered_ops.dagster import (
     WindowSettings,
 )
 from kafka_ordered_ops.dagster.registry import window_asset
-from tests.conftest import MakeTopic, Produce
-from tests.support.dagster_support import FIRST, HOUR, KEYS, House, expected
+from tests.support.dagster_support import KEYS, House, expected
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
-from tests.support.dagster_yaml import READS_YAML, run_dg
+from tests.support.dagster_yaml import (
+    HOURLY,
+    READS_YAML,
+    TYPE,
+    asset_in,
+    attributes,
+    loaded,
+    run_dg,
+)
 from tests.support.dagster_yaml import sandbox as sandbox
 from tests.support.submit_support import application, small
 
 pytestmark = [pytest.mark.timeout(300), *READS_YAML]
 
 PROJECT: Final = Path(__file__).parents[2] / "example_dags" / "dagster_project"
-TYPE: Final = "kafka_ordered_ops.dagster.OrderedWindowComponent"
 #: An application that writes what it was called with into every row.
 TAGGED: Final = """
     import sys
@@ -59,39 +63,6 @@ TAGGED: Final = """
     told = functions.lit(" ".join(sys.argv[1:]))
     windows.write(windows.read().withColumn("arguments", told))
 """
-HOURLY: Final = {"type": "hourly", "start_date": "2026-01-05-00:00"}
-
-
-@contextmanager
-def loaded(
-    sandbox: DefsFolderSandbox, attributes: dict[str, Any], **more: Any
-) -> Iterator[dg.Definitions]:
-    """A project's definitions, made of one YAML file."""
-    folder = sandbox.defs_folder_path / "orders"
-    folder.mkdir(exist_ok=True)
-    (folder / "defs.yaml").write_text(json.dumps({"type": TYPE, "attributes": attributes, **more}))
-    with sandbox.build_all_defs() as defs:
-        yield defs
-
-
-def asset_in(defs: dg.Definitions, key: str) -> dg.AssetsDefinition:
-    """One of the assets, also where a resource is still missing."""
-    [found] = [
-        one
-        for one in defs.assets or []
-        if isinstance(one, dg.AssetsDefinition) and one.key.to_user_string() == key
-    ]
-    return found
-
-
-def attributes(house: House, topic: str, group_id: str, **more: Any) -> dict[str, Any]:
-    """A component's fields, as few as there may be, and more."""
-    needed = {
-        "key": "orders",
-        "window": {"topics": [topic], "starting_offsets": "earliest"},
-        "group_id": group_id,
-    }
-    return {**needed, "partitions": HOURLY, "output": str(house.output), **more}
 
 
 def check_hour(house: House, hour: int) -> None:
@@ -123,53 +94,6 @@ def test_a_yaml_file_is_enough(
     for hour in (1, 2):
         check_hour(house, hour)
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/windows"] == 2
-
-
-@pytest.mark.slow
-def test_columns_are_inferred(
-    house: House, topic: MakeTopic, produce: Produce, group_id: str, sandbox: DefsFolderSandbox
-) -> None:
-    """In the first run; a later one has the same columns, whatever its values have besides."""
-    name = topic()
-    values = {1: b'{"id": 7, "note": null}', 2: b'{"id": 8, "new": 1}', 3: b"{}"}
-    times = {hour: round((FIRST + HOUR * hour).timestamp() * 1000) for hour in values}
-    produce((name, 0, None, value, times[hour], ()) for hour, value in values.items())
-    window = {"topics": [name], "starting_offsets": "earliest", "values": "json-inferred:discard"}
-    given = attributes(house, name, group_id, window={**window, "flatten": True})
-    with loaded(sandbox, given) as defs:
-        for hour in (1, 2):
-            house.materialize(asset_in(defs, "orders"), KEYS[hour])
-    rows = []
-    for hour in (1, 2):
-        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("*.parquet")
-        table = pq.read_table(file)
-        assert "note" not in table.schema.names
-        assert "new" not in table.schema.names
-        rows += table["id"].to_pylist()
-    assert rows == [7, 8]
-
-
-@pytest.mark.slow
-def test_a_window_that_is_read_again_keeps_its_columns(
-    house: House, topic: MakeTopic, produce: Produce, group_id: str, sandbox: DefsFolderSandbox
-) -> None:
-    """Beside one with more columns, in one step: each is decoded by its own."""
-    name = topic()
-    values = {1: b'{"id": 7}', 2: b'{"id": 8, "new": 1}', 3: b"{}"}
-    times = {hour: round((FIRST + HOUR * hour).timestamp() * 1000) for hour in values}
-    produce((name, 0, None, value, times[hour], ()) for hour, value in values.items())
-    window = {"topics": [name], "starting_offsets": "earliest", "values": "json-inferred:evolve"}
-    policy = {"on_covered": "replay"}
-    given = attributes(house, name, group_id, window={**window, "flatten": True}, policy=policy)
-    with loaded(sandbox, given) as defs:
-        asset = asset_in(defs, "orders")
-        house.materialize(asset, KEYS[1])
-        house.materialize(asset, (KEYS[1], KEYS[2]))
-    for hour, columns in ((1, {"id"}), (2, {"id", "new"})):
-        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("*.parquet")
-        table = pq.read_table(file)
-        assert columns == {"id", "new"} & {*table.schema.names}
-        assert table["id"].to_pylist() == [6 + hour]
 
 
 @pytest.mark.slow

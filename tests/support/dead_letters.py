@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.decoding import DeadLetter, Json
+from tests.support.stages import stages_of
 from tests.support.windows_support import at
 from tests.support.worlds import World
 
@@ -57,6 +58,21 @@ def places(world: World) -> list[tuple[bytes, bytes]]:
 
 
 BAD = [(b"0", b"1"), (b"0", b"2"), (b"0", b"3")]
+
+
+def asked(world: World, before: float = 100, **more: Any) -> Window:
+    """Return the window, with its bad records beside the output."""
+    return window(world, before, **({"on_bad": "dead_letter"} | more))
+
+
+def lake_of(tmp_path: Path) -> Path:
+    """Return where the output is."""
+    return tmp_path / "lake" / "orders"
+
+
+def staged(root: Path) -> list[str]:
+    """Return the windows that have stages."""
+    return sorted(path.name for path in stages_of(root).iterdir() if path.is_dir())
 
 
 def ids(folder: Path) -> list[Any]:

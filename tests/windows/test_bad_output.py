@@ -22,7 +22,6 @@ from kafka_ordered_ops import (
     OutputOwnedError,
     RecordsLostError,
     SinkError,
-    Window,
     cli,
     stage_window,
     stage_windows,
@@ -41,13 +40,16 @@ from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
 from tests.support.dead_letters import (
     BESIDE,
+    asked,
     bad_places,
     bad_rows,
     die_at_commit,
     fill,
     ids,
+    lake_of,
     places,
     service,
+    staged,
     window,
 )
 from tests.support.hdfs_support import memory_hdfs as memory_hdfs
@@ -60,21 +62,6 @@ from tests.support.worlds import World
 __all__ = ["memory_hdfs", "memory_store"]  # fixtures
 
 MakeRoot = Callable[[], str]
-
-
-def asked(world: World, before: float = 100, **more: Any) -> Window:
-    """The window, whose bad records go beside the output."""
-    return window(world, before, **({"on_bad": "dead_letter"} | more))
-
-
-def lake_of(tmp_path: Path) -> Path:
-    """The output."""
-    return tmp_path / "lake" / "orders"
-
-
-def staged(root: Path) -> list[str]:
-    """The windows that have stages."""
-    return sorted(path.name for path in stages_of(root).iterdir() if path.is_dir())
 
 
 def test_bad_records_are_beside_the_output(world: World, tmp_path: Path) -> None:

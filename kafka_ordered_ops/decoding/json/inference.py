@@ -20,7 +20,7 @@ from kafka_ordered_ops.decoding.json.records import parsed_json
 #: A record's topic, partition and offset.
 Place: TypeAlias = tuple[str, int, int]
 
-#: Fields, items and columns, at all depths: more are seldom columns, but keys that are data. They are stored with the group.
+#: Fields, items and columns, at all depths: more are usually data used as keys. They are stored with the group.
 FIELDS_MAX: Final = 2_000
 #: Types within types; stored columns have at most 32.
 _LEVELS_MAX: Final = 30
@@ -68,7 +68,7 @@ class JsonInference:
 
     Attributes:
         values: the objects that were added.
-        bad: the texts that are none, and why the first one is not.
+        bad: how many texts are not objects, and why the first one is not.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class JsonInference:
         self._shape.add(value, place, 0, self._budget)
 
     def add_bad(self, place: Place, reason: str) -> None:
-        """Count a value that is no text."""
+        """Count a value that cannot be read as JSON."""
         self.bad += 1
         if self.first_bad is None or place < self.first_bad[0]:
             self.first_bad = place, reason

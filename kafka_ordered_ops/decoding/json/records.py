@@ -23,7 +23,7 @@ from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.json.sizes import size_check
 
 _Read: TypeAlias = Callable[[Any], Any]
-#: Whether a field that is no column makes a value bad, by the field's value.
+#: Whether a field without a column makes a value bad, by the field's value.
 _Refuses: TypeAlias = Callable[[Any], bool] | None
 
 #: Levels of lists and objects: each is a call of Python's parser.
@@ -51,7 +51,7 @@ def json_reader(
 
     Args:
         arrow: the type of the value.
-        refuses_unknown: whether fields that are no columns are bad.
+        refuses_unknown: whether fields without a column are bad.
         but_blank: such fields are not bad if they are null, or a list or an object with nothing else in it.
 
     Raises:

@@ -26,11 +26,11 @@ from kafka_ordered_ops.kafka.known_settings import AWS_MSK_IAM, TOKEN_PROVIDER, 
 _SIGNER: Final = "aws_msk_iam_sasl_signer.MSKAuthTokenProvider"
 #: What a provider's function takes, as a callback of confluent-kafka does.
 _ARGUMENT: Final = "sasl.oauthbearer.config"
-#: A client waits so long for its first token.
+#: How long a client waits for its first token.
 _TIMEOUT_S: Final = 10.0
 #: A call that has not returned by then is given up; the next one takes another thread.
 _ABANDONED_S: Final = 60.0
-#: A token serves all clients of this process for so long, at most this share of its life: a window makes about ten clients.
+#: How long a token serves all clients of this process, and at most which share of its life: a window makes about ten clients.
 _SHARED_S: Final = 60.0
 _SHARED_PART: Final = 0.8
 #: What RFC 6750 allows in a token, and RFC 7628 in an extension. The second begins all messages of it.

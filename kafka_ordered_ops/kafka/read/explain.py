@@ -101,7 +101,7 @@ def check_led(
     quiet_s: float,
     timeout_s: float,
 ) -> None:
-    """Raise `ReadTimeoutError` if the leader of a partition that did not move for so long does not answer."""
+    """Raise `ReadTimeoutError` if the leader of a partition that has not moved for `quiet_s` does not answer."""
     try:
         with Lookup(settings, timeout_s=timeout_s) as lookup:
             lookup.end_offsets([progress.tp for progress in unmoved], isolation)

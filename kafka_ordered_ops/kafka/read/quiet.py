@@ -75,7 +75,7 @@ class Quiet:
     def check_not_stalled(self, unfinished: Collection[Progress], throttled: str | None) -> None:
         """Raise `ReadTimeoutError`, or the error that explains it, if no position moved for the stall time.
 
-        Also if one partition of a bounded read did not move for so long, and its leader does not answer, while others moved:
+        Also if one partition of a bounded read did not move for the stall time, and its leader does not answer, while others moved:
         a partition that only waits for its turn has a leader. `throttled` describes that a broker throttles the client, and for how long.
         """
         if unfinished and time.monotonic() - self._moved_at > self._stall_timeout_s:

@@ -1,4 +1,4 @@
-"""The records that a job leaves out of its output because they cannot be decoded, as an output of their own beside it."""
+"""The records that a job leaves out of its output because they cannot be decoded, as a separate output beside it."""
 
 from __future__ import annotations
 
