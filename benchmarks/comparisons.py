@@ -23,7 +23,7 @@ from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
 from benchmarks.processing import processing_comparisons
 from benchmarks.publishing import Publish, Target
-from benchmarks.readers import readers_comparison
+from benchmarks.readers import readers_comparisons
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
 from benchmarks.relay import relay_comparisons
 from benchmarks.rounds import rounds_at
@@ -98,7 +98,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _hourly(scale),
         _window_growth(scale),
         _reading(scale),
-        readers_comparison(scale.records),
+        *readers_comparisons(scale.records),
         _publishing(scale),
         _tables(scale),
         growth_comparison(scale.name),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -28,6 +29,10 @@ from kafka_ordered_ops.output.writing.stage import stage_window
 from kafka_ordered_ops.spark import read_window, write_window
 
 READERS: Final = "readers"
+#: The 24 windows of a day in one pass, and records of 1 KB: comparisons of their own, as all processes of one
+#: comparison live at the same time, and those with a Spark take a gigabyte each.
+READERS_DAY: Final = "readers-day"
+READERS_KILOBYTES: Final = "readers-1kb"
 JAVA: Final = "ConsumerPerformance"
 CONNECTOR: Final = "connector: window to Parquet"
 CONNECTOR_ORDERED: Final = "connector: window in order"
@@ -63,19 +68,27 @@ def name_of(task: Task, reader: ReaderKind) -> str:
     return f"{reader}: {task}"
 
 
-def readers_comparison(records: int) -> Comparison:
+def readers_comparisons(records: int) -> Iterator[Comparison]:
     """Each task by both readers, where the native one is installed, and what others do."""
-    kinds = [ReaderKind.LIBRDKAFKA]
-    if find_spec("kafka_ordered_ops_native") is not None:
-        kinds.append(ReaderKind.NATIVE)
-    contenders = [_contender(task, kind, records) for task in Task for kind in kinds]
-    contenders += [
+    day, kilobytes = (Task.HOURS_LOCAL, Task.HOURS_PYTHON), (Task.READ_KILOBYTES,)
+    prepare = partial(_prepare, records)
+    contenders = [
+        *_by_each_reader([task for task in Task if task not in (*day, *kilobytes)], records),
         Contender(JAVA, records, ReadByJava(records)),
         Contender(CONNECTOR, records, Connector(records)),
         Contender(CONNECTOR_ORDERED, records, Connector(records, ordered=True)),
-        Contender(STREAMING, records, Streaming(records, one_query=True)),
     ]
-    return Comparison(READERS, tuple(contenders), partial(_prepare, records))
+    yield Comparison(READERS, tuple(contenders), prepare)
+    streaming = Contender(STREAMING, records, Streaming(records, one_query=True))
+    yield Comparison(READERS_DAY, (*_by_each_reader(day, records), streaming), prepare)
+    yield Comparison(READERS_KILOBYTES, tuple(_by_each_reader(kilobytes, records)), prepare)
+
+
+def _by_each_reader(tasks: Iterable[Task], records: int) -> list[Contender]:
+    kinds = [ReaderKind.LIBRDKAFKA]
+    if find_spec("kafka_ordered_ops_native") is not None:
+        kinds.append(ReaderKind.NATIVE)
+    return [_contender(task, kind, records) for task in tasks for kind in kinds]
 
 
 def _contender(task: Task, kind: ReaderKind, records: int) -> Contender:

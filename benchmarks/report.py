@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.page import PAGE_NAME, page_of
 from benchmarks.plots import draw_bars, draw_lines
 from benchmarks.processing_report import PROCESSING_SECTIONS
-from benchmarks.readers import READERS, Task, name_of
+from benchmarks.readers import READERS, READERS_DAY, READERS_KILOBYTES, Task, name_of
 from benchmarks.relay_report import RELAY_SECTIONS
 from benchmarks.results import Kept, RunFacts, read_results
 from benchmarks.statistics import Results, results_of
@@ -62,7 +63,7 @@ def write_report(folder: Path) -> None:
     results = {name: results_of(one.measurements) for name, one in kept.items()}
     reached = list(goals(results))
     parts = [_INTRODUCTION, "## Goals", goals_table(reached)]
-    sections = {
+    sections: dict[str, _Section] = {
         "window": _window,
         "ordered": _ordered,
         DECODED: _decoded,
@@ -70,7 +71,9 @@ def write_report(folder: Path) -> None:
         "hourly": _hourly,
         WINDOW_GROWTH: _window_growth,
         "reading": _reading,
-        READERS: _readers,
+        READERS: partial(_readers, READERS, "The native reader and librdkafka"),
+        READERS_DAY: partial(_readers, READERS_DAY, "The same: 24 hours in one pass"),
+        READERS_KILOBYTES: partial(_readers, READERS_KILOBYTES, "The same: records of 1 KB"),
         "publishing": _publishing,
         "tables": _tables,
         GROWTH: _growth,
@@ -91,6 +94,7 @@ def write_report(folder: Path) -> None:
 
 
 _Results = Mapping[str, list[Results]]
+_Section = Callable[[Path, _Results], Iterator[str]]
 
 
 def _window(folder: Path, results: _Results) -> Iterator[str]:
@@ -148,9 +152,9 @@ def _offsets_show(_folder: Path, results: _Results) -> Iterator[str]:
     yield growth_table(results[OFFSETS_SHOW], "partitions")
 
 
-def _readers(_folder: Path, results: _Results) -> Iterator[str]:
-    mine = results[READERS]
-    yield f"## The native reader and librdkafka: {mine[0].size:,} records"
+def _readers(name: str, title: str, _folder: Path, results: _Results) -> Iterator[str]:
+    mine = results[name]
+    yield f"## {title}: {mine[0].size:,} records"
     yield "Of windows, the job alone: reading, and writing Parquet. Peak memory is that of the process that reads."
     yield readers_table(
         mine,
