@@ -30,9 +30,10 @@ from kafka_ordered_ops.core.window.formats import (
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.avro.reader import AvroReader
 from kafka_ordered_ops.decoding.bad import ColumnTooLargeError
-from kafka_ordered_ops.decoding.column_reader import ColumnReader, native_or_python
+from kafka_ordered_ops.decoding.column_reader import ColumnReader, CountingReader, native_or_python
 from kafka_ordered_ops.decoding.debezium.columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium.values import DebeziumReader
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
 from kafka_ordered_ops.decoding.json.columns import json_column_reader
 from kafka_ordered_ops.decoding.json.schema import columns_of
@@ -95,10 +96,16 @@ class Decoder:
             )
         return pa.schema(fields)
 
-    def decoded(self, batch: pa.RecordBatch, leave_out: LeaveOut | None = None) -> pa.RecordBatch:
+    def decoded(
+        self,
+        batch: pa.RecordBatch,
+        leave_out: LeaveOut | None = None,
+        discarded: Discarded | None = None,
+    ) -> pa.RecordBatch:
         """Return a batch with the columns of `schema_of`; raise `DecodeError`, or as the registry does.
 
-        Bad rows that become dead letters are left out, and passed to `leave_out`. Without it, they raise as well.
+        Bad rows that become dead letters are left out, and passed to `leave_out`. Without it, they raise as well. `discarded`
+        counts fields that have no column.
         """
         fields: list[_Field] = []
         arrays: list[_Array] = []
@@ -107,12 +114,17 @@ class Decoder:
         for part, array in zip(batch.schema, batch.columns, strict=True):
             column = self._columns.get(part.name)
             fields += [part] if column is None else column.fields(part)
-            arrays += [array] if column is None else column.arrays(framed, array, bad)
+            arrays += [array] if column is None else column.arrays(framed, array, bad, discarded)
         decoded = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if leave_out is None or not bad:
             return decoded
         leave_out(batch, bad)
         return decoded.filter(pa.array(~_mask(bad, batch.num_rows)))
+
+    @property
+    def discards(self) -> bool:
+        """Whether fields without a column are left out, and counted."""
+        return any(isinstance(part, Json) and part.discards for part in (self.values, self.keys))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made for this process.
@@ -135,19 +147,21 @@ class Decoder:
     @cached_property
     def _columns(self) -> dict[str, _Column]:
         return {
-            name: _Column(
-                name,
-                reader_of(wanted, self.registry),
-                self.on_bad,
-                self.flatten,
-                isinstance(wanted, Json) and bool(wanted.infer) and not wanted.columns,
-            )
+            name: self._column(name, wanted)
             for name, wanted in (
                 ("key", _with_schema(self.keys, self.registry)),
                 ("value", _with_schema(self.values, self.registry)),
             )
             if wanted is not None
         }
+
+    def _column(self, name: str, wanted: Format) -> _Column:
+        if not isinstance(wanted, Json):
+            return _Column(name, reader_of(wanted, self.registry), self.on_bad, self.flatten, False)
+        reader = json_column_reader(wanted)
+        is_left_out = bool(wanted.infer) and not wanted.columns
+        counting = reader if wanted.discards else None
+        return _Column(name, reader, self.on_bad, self.flatten, is_left_out, counting)
 
 
 def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
@@ -321,6 +335,8 @@ class _Column:
     flatten: bool
     #: Whether there is no column: none was inferred, because the window has no values; files have no empty structs.
     is_left_out: bool
+    #: The reader, if it counts fields without a column.
+    counting: CountingReader | None = None
 
     @property
     def flat(self) -> list[_Field]:
@@ -343,15 +359,24 @@ class _Column:
         return fields
 
     def arrays(
-        self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, dict[str, str]] | None
+        self,
+        batch: pa.RecordBatch,
+        column: _Array,
+        left_out: dict[int, dict[str, str]] | None,
+        discarded: Discarded | None,
     ) -> list[_Array]:
-        """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`.
+        """Return the arrays of `fields`, and note the rows and count the fields to leave out; raise `DecodeError`.
 
         `column` has the bytes of the records, and the batch those with their frames.
         """
         keys = batch.column("key") if self.reader.needs_keys else None
         try:
-            decoded, whole = self.reader.read_column(batch.column(self.name), keys)
+            if discarded is not None and self.counting is not None:
+                found = Discarded()
+                decoded, whole = self.counting.read_counted(batch.column(self.name), found)
+                discarded.merge(found, self.name)
+            else:
+                decoded, whole = self.reader.read_column(batch.column(self.name), keys)
         except ColumnTooLargeError:
             raise ConfigError(
                 f"the column {self.name!r} of {batch.num_rows:,} records takes more than Arrow has in one array: give smaller batches"

@@ -279,6 +279,7 @@ class WindowJob:
                 if isinstance(job, Function):
                     return window.outputs(job.run(window))
                 if self._has_spark and self.table is None:
+                    windows.is_copied = True
                     window.write(window.read())
                     return window.outputs(None)
                 windows.copy()

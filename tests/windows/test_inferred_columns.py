@@ -25,9 +25,11 @@ from kafka_ordered_ops import (
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.decoding import Debezium, Json, decode
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.delivery.open_window import OpenWindow
-from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.writing.reported import result_facts
+from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows.values import inference
 from tests.support.both_worlds import memory as memory
 from tests.support.both_worlds import world as world
@@ -139,6 +141,11 @@ def test_discard(world: World) -> None:
         ]
         [note] = window.plan.notes
     assert note.endswith("has no columns for are left out: to.city (in 1), new (in 2)")
+    facts = result_facts(world.windows().show(window.window_id).result)
+    assert discarded_in(facts) == {
+        "discarded": 2,
+        "discarded_fields": {"value.new": 2, "value.to.city": 1},
+    }
     write(world, 21, {"id": 1.5})
     with pytest.raises(DecodeError, match=r"id: 1.5 where a whole number is expected"):
         rows(world, asked(world, 30, "discard"))
@@ -406,3 +413,24 @@ def test_a_planned_window_infers_no_columns(memory: MemoryWorld) -> None:
     assert "Its output stays as it is" in note
     with pytest.raises(ConfigError, match="was planned with values=Json"):
         windows.plan(asked(memory, 10), "w", Policy(on_covered="replay"))
+
+
+def test_fields_that_are_left_out_are_counted_in_the_whole_window(
+    memory: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its first records too: in the result of the run, and in the ledger."""
+    monkeypatch.setattr(inference, "SAMPLE_RECORDS", 1)
+    memory.create("orders")
+    write(memory, 1, {"id": 0}, *({"id": number, "new": 1} for number in range(1, 8)), None)
+    windows = OrderedWindows(
+        memory.settings, memory.named("g"), clock=lambda: BASE_MS / 1000 + memory.now
+    )
+    result = windows.run(asked(memory, 10, "discard"), tmp_path)
+    assert (result.records, result.discarded, result.discarded_fields) == (9, 7, {"value.new": 7})
+    assert "fields of 7 values left out" in repr(result)
+    write(memory, 11, {"id": 1})
+    result = windows.run(asked(memory, 20, "discard"), tmp_path)
+    assert (result.discarded, result.discarded_fields) == (0, {})
+    write(memory, 21, {"id": 1})
+    result = windows.run(asked(memory, 30, "freeze"), tmp_path)
+    assert result.discarded is None

@@ -228,6 +228,11 @@ class Json:
         return self.schema is None and not self.infer
 
     @property
+    def discards(self) -> bool:
+        """Whether fields without a column are left out of the inferred ones, which is counted."""
+        return self.infer in (Infer.DISCARD, Infer.EVOLVE)
+
+    @property
     def is_open(self) -> bool:
         """Whether the columns are still to be inferred."""
         return bool(self.infer) and self.inferred is None
