@@ -155,7 +155,8 @@ class RegistryClient(SchemaClient):
         self._ask(lambda client: client.get_schema(1))
 
     def _by_guid(self, guid: str) -> RegisteredSchema | None:
-        schema = self._ask(lambda client: client.get_schema_by_guid(guid))
+        # Registries without GUIDs have no such path.
+        schema = self._ask(lambda client: client.get_schema_by_guid(guid), may_lack_path=True)
         return None if schema is None else self._registered(0, schema)
 
     def newest(self, subject: str) -> RegisteredSchema:
@@ -193,7 +194,7 @@ class RegistryClient(SchemaClient):
             self._add_references(version.schema, references)
             references[key] = version.schema.schema_str
 
-    def _ask(self, request: Callable[[Any], Any]) -> Any:
+    def _ask(self, request: Callable[[Any], Any], *, may_lack_path: bool = False) -> Any:
         """Return the answer; None for what the registry does not have."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -203,7 +204,7 @@ class RegistryClient(SchemaClient):
                 return request(client)
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
-                if error.error_code in _NOT_FOUND:
+                if may_lack_path or error.error_code in _NOT_FOUND:
                     return None
                 raise RegistryError(
                     f"{self._where} answers with HTTP 404, and not as a registry does: give the URL of its API, with its path, "
