@@ -9,7 +9,6 @@ bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-typed")
 
-# [start decode]
 orders = Window(
     topic,
     cutoff=hour,
@@ -18,7 +17,6 @@ orders = Window(
     flatten=True,
 )
 result = windows.run(orders, "lake/typed")
-# [end decode]
 
 table = result.to_arrow()
 print(table.num_rows, "orders, columns", ", ".join(table.schema.names[-5:]))

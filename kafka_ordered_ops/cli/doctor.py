@@ -37,6 +37,7 @@ from kafka_ordered_ops.core.timestamp_units import (
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
 from kafka_ordered_ops.kafka.ports import open_lookup
+from kafka_ordered_ops.kafka.schema_registry import Registry
 from kafka_ordered_ops.spark.job_checks import check_session
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 from kafka_ordered_ops.windows.queries.rights import missing_rights, right_to_change
@@ -63,7 +64,7 @@ def examine(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
         ConfigError: the group or the ledger has an invalid name.
     """
     checks = list(_cluster(settings, group_id, ledger_topic))
-    return [*checks, *_versions()]
+    return [*checks, *_registry(settings), *_versions()]
 
 
 def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> Iterator[Check]:
@@ -207,6 +208,17 @@ def _clock(newest: dict[TopicPartition, int], now_ms: int) -> Check:
         f"a record of {tp} has a timestamp {duration_text(ahead_ms // 1000 * 1000)} after this machine's time",
         "synchronize this machine's clock by NTP (timedatectl), or that of the machine that wrote the record",
     )
+
+
+def _registry(settings: ClientSettings) -> Iterator[Check]:
+    try:
+        if (registry := Registry.of(settings)) is None:
+            return
+        registry.connect().check()
+    except KafkaOrderedOpsError as error:
+        yield _failed("registry", error, "check schema.registry.url, and the credentials")
+    else:
+        yield Check("registry", State.OK, f"{registry.shown_url} answers")
 
 
 def _versions() -> Iterator[Check]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.kafka.native_module import native_module
 
 _Array: TypeAlias = "pa.Array[Any]"
@@ -47,6 +48,13 @@ class ColumnReader(Protocol):
             ColumnTooLargeError: the values take more than an array holds.
             RegistryError, AuthenticationError: the registry fails, or refuses the credentials.
         """
+
+
+class CountingReader(ColumnReader, Protocol):
+    """A reader whose values may have fields without a column."""
+
+    def read_counted(self, values: _Array, discarded: Discarded) -> tuple[_Array, Reasons]:
+        """Return what `read_column` returns, and count the values with fields that have no column."""
 
 
 class ValueReader(ABC):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -29,25 +28,17 @@ from kafka_ordered_ops.core.window.formats import (
     is_open,
 )
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.decoding.avro.native import NativeAvroReader
-from kafka_ordered_ops.decoding.avro.plan import Step, plan_of
-from kafka_ordered_ops.decoding.avro.records import record_reader
-from kafka_ordered_ops.decoding.avro.schema import AvroType, parse_avro
-from kafka_ordered_ops.decoding.bad import BadValueError, ColumnTooLargeError
-from kafka_ordered_ops.decoding.column_reader import (
-    ColumnReader,
-    NotNativeError,
-    ValueReader,
-    native_or_python,
-)
+from kafka_ordered_ops.decoding.avro.reader import AvroReader
+from kafka_ordered_ops.decoding.bad import ColumnTooLargeError
+from kafka_ordered_ops.decoding.column_reader import ColumnReader, CountingReader, native_or_python
 from kafka_ordered_ops.decoding.debezium.columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium.values import DebeziumReader
-from kafka_ordered_ops.decoding.frames import ID_BYTES, content, id_end, schema_id
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
 from kafka_ordered_ops.decoding.json.columns import json_column_reader
 from kafka_ordered_ops.decoding.json.schema import columns_of
 from kafka_ordered_ops.decoding.left_out import Reasons
-from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, RegistryClient
+from kafka_ordered_ops.kafka.schema_registry import RegisteredSchema, Registry, SchemaClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _Field: TypeAlias = "pa.Field[Any]"
@@ -79,7 +70,7 @@ class Decoder:
     keys: Format | None
     on_bad: OnBad | DeadLetter = OnBad.FAIL
     flatten: bool = False
-    registry: RegistryClient | None = None
+    registry: SchemaClient | None = None
 
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns of decoded batches.
@@ -105,10 +96,16 @@ class Decoder:
             )
         return pa.schema(fields)
 
-    def decoded(self, batch: pa.RecordBatch, leave_out: LeaveOut | None = None) -> pa.RecordBatch:
+    def decoded(
+        self,
+        batch: pa.RecordBatch,
+        leave_out: LeaveOut | None = None,
+        discarded: Discarded | None = None,
+    ) -> pa.RecordBatch:
         """Return a batch with the columns of `schema_of`; raise `DecodeError`, or as the registry does.
 
-        Bad rows that become dead letters are left out, and passed to `leave_out`. Without it, they raise as well.
+        Bad rows that become dead letters are left out, and passed to `leave_out`. Without it, they raise as well. `discarded`
+        counts fields that have no column.
         """
         fields: list[_Field] = []
         arrays: list[_Array] = []
@@ -117,12 +114,17 @@ class Decoder:
         for part, array in zip(batch.schema, batch.columns, strict=True):
             column = self._columns.get(part.name)
             fields += [part] if column is None else column.fields(part)
-            arrays += [array] if column is None else column.arrays(framed, array, bad)
+            arrays += [array] if column is None else column.arrays(framed, array, bad, discarded)
         decoded = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if leave_out is None or not bad:
             return decoded
         leave_out(batch, bad)
         return decoded.filter(pa.array(~_mask(bad, batch.num_rows)))
+
+    @property
+    def discards(self) -> bool:
+        """Whether fields without a column are left out, and counted."""
+        return any(isinstance(part, Json) and part.discards for part in (self.values, self.keys))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what was made for this process.
@@ -145,19 +147,21 @@ class Decoder:
     @cached_property
     def _columns(self) -> dict[str, _Column]:
         return {
-            name: _Column(
-                name,
-                reader_of(wanted, self.registry),
-                self.on_bad,
-                self.flatten,
-                isinstance(wanted, Json) and bool(wanted.infer) and not wanted.columns,
-            )
+            name: self._column(name, wanted)
             for name, wanted in (
                 ("key", _with_schema(self.keys, self.registry)),
                 ("value", _with_schema(self.values, self.registry)),
             )
             if wanted is not None
         }
+
+    def _column(self, name: str, wanted: Format) -> _Column:
+        if not isinstance(wanted, Json):
+            return _Column(name, reader_of(wanted, self.registry), self.on_bad, self.flatten, False)
+        reader = json_column_reader(wanted)
+        is_left_out = bool(wanted.infer) and not wanted.columns
+        counting = reader if wanted.discards else None
+        return _Column(name, reader, self.on_bad, self.flatten, is_left_out, counting)
 
 
 def decoder_of(window: Window, settings: ClientSettings) -> Decoder | None:
@@ -204,11 +208,11 @@ def _with_given_columns(window: Window) -> Window:
     return replace(window, values=values, keys=keys)
 
 
-def _decoder(window: Window, registry: RegistryClient | None) -> Decoder:
+def _decoder(window: Window, registry: SchemaClient | None) -> Decoder:
     return Decoder(window.values, window.keys, window.on_bad, window.flatten, registry)
 
 
-def _with_schemas(window: Window, settings: ClientSettings) -> tuple[Window, RegistryClient | None]:
+def _with_schemas(window: Window, settings: ClientSettings) -> tuple[Window, SchemaClient | None]:
     """Return a window with its reader schemas, and the registry, if a format needs one; those of a plan stay."""
     registry, topic = _registry_of(window, settings), _only_topic(window)
     values = _with_schema(window.values, registry, topic)
@@ -216,7 +220,7 @@ def _with_schemas(window: Window, settings: ClientSettings) -> tuple[Window, Reg
     return replace(window, values=values, keys=keys), registry
 
 
-def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | None:
+def _registry_of(window: Window, settings: ClientSettings) -> SchemaClient | None:
     """Return the registry of the settings, if a format of the window needs one."""
     wanted = [part for part in _of_registries(window) if part.needs_registry]
     if not wanted:
@@ -231,7 +235,7 @@ def _registry_of(window: Window, settings: ClientSettings) -> RegistryClient | N
 
 def _with_schema(
     wanted: Format | None,
-    registry: RegistryClient | None,
+    registry: SchemaClient | None,
     topic: str | None = None,
     part: str = "value",
 ) -> Format | None:
@@ -240,7 +244,9 @@ def _with_schema(
         values: Any = _with_schema(wanted.values, registry, topic)
         keys: Any = _with_schema(wanted.keys, registry, topic, "key")
         return replace(wanted, values=values, keys=keys)
-    default = None if topic is None else f"{topic}-{part}"
+    if registry is not None and wanted is not None and wanted.needs_registry:
+        _check_goes_with(wanted, registry)
+    default = None if topic is None or registry is None else registry.subject_of(topic, part)
     if isinstance(wanted, Avro) and wanted.schema is None:
         subject = wanted.subject or default
         newest = _newest(wanted, subject, registry, "AVRO")
@@ -257,8 +263,16 @@ def _with_schema(
     return wanted
 
 
+def _check_goes_with(wanted: Avro | Json | Protobuf, registry: SchemaClient) -> None:
+    """Raise `ConfigError` for ids that a registry does not have."""
+    if (wanted.framing == Framing.GLUE) is not registry.is_glue:
+        raise ConfigError(
+            f"{wanted!r}: framing='glue' needs the registry of AWS Glue, by the URL glue://REGION, and that registry needs framing='glue'"
+        )
+
+
 def _newest(
-    wanted: Avro | Json | Protobuf, subject: str | None, registry: RegistryClient | None, kind: str
+    wanted: Avro | Json | Protobuf, subject: str | None, registry: SchemaClient | None, kind: str
 ) -> RegisteredSchema:
     """Return the newest schema of a format's subject."""
     if subject is None:
@@ -321,6 +335,8 @@ class _Column:
     flatten: bool
     #: Whether there is no column: none was inferred, because the window has no values; files have no empty structs.
     is_left_out: bool
+    #: The reader, if it counts fields without a column.
+    counting: CountingReader | None = None
 
     @property
     def flat(self) -> list[_Field]:
@@ -343,15 +359,24 @@ class _Column:
         return fields
 
     def arrays(
-        self, batch: pa.RecordBatch, column: _Array, left_out: dict[int, dict[str, str]] | None
+        self,
+        batch: pa.RecordBatch,
+        column: _Array,
+        left_out: dict[int, dict[str, str]] | None,
+        discarded: Discarded | None,
     ) -> list[_Array]:
-        """Return the arrays of `fields`, and note the rows to leave out; raise `DecodeError`.
+        """Return the arrays of `fields`, and note the rows and count the fields to leave out; raise `DecodeError`.
 
         `column` has the bytes of the records, and the batch those with their frames.
         """
         keys = batch.column("key") if self.reader.needs_keys else None
         try:
-            decoded, whole = self.reader.read_column(batch.column(self.name), keys)
+            if discarded is not None and self.counting is not None:
+                found = Discarded()
+                decoded, whole = self.counting.read_counted(batch.column(self.name), found)
+                discarded.merge(found, self.name)
+            else:
+                decoded, whole = self.reader.read_column(batch.column(self.name), keys)
         except ColumnTooLargeError:
             raise ConfigError(
                 f"the column {self.name!r} of {batch.num_rows:,} records takes more than Arrow has in one array: give smaller batches"
@@ -402,7 +427,7 @@ def _decode_error(name: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) 
 # --- readers -----------------------------------------------------------------------------------
 
 
-def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
+def reader_of(wanted: Format, registry: SchemaClient | None) -> ColumnReader:
     """Return what decodes values of a format, which has its schema; raises as `Decoder.schema_of`."""
     if isinstance(wanted, Json):
         return json_column_reader(wanted)
@@ -414,76 +439,15 @@ def reader_of(wanted: Format, registry: RegistryClient | None) -> ColumnReader:
         return native_or_python(lambda module: NativeProtobufReader(module, python), python)
     if isinstance(wanted, Debezium):
         return _debezium_reader(wanted, registry)
-    avro = _AvroReader(wanted, registry)
+    avro = AvroReader(wanted, registry)
     return native_or_python(avro.native, avro)
 
 
-def _debezium_reader(wanted: Debezium, registry: RegistryClient | None) -> ColumnReader:
-    python = DebeziumReader(wanted, lambda part: _AvroReader(part, registry))
+def _debezium_reader(wanted: Debezium, registry: SchemaClient | None) -> ColumnReader:
+    python = DebeziumReader(wanted, lambda part: AvroReader(part, registry))
     if not isinstance(wanted.values, Avro):
         return python
-    envelopes = _AvroReader(wanted.values, registry)
+    envelopes = AvroReader(wanted.values, registry)
     return native_or_python(
         lambda module: DebeziumColumnReader(python, envelopes.native(module)), python
     )
-
-
-class _AvroReader(ValueReader):
-    """Decodes in Python; has the plan of each writer, for the native reader too."""
-
-    def __init__(self, avro: Avro, registry: RegistryClient | None) -> None:
-        self._framing = avro.framing
-        self._reader: AvroType = parse_avro(avro.schema or "", avro.references)
-        self.arrow = self._reader.arrow
-        self._registry = registry if avro.needs_registry else None
-        #: By the writer schema's id; 0 for that of all values.
-        self._reads: dict[int, Callable[[bytes], Any]] = {}
-        #: That of all values.
-        self._plan: Step | None = None
-        if not avro.needs_registry:
-            writer = self._reader if avro.writer is None else parse_avro(avro.writer)
-            self._plan = plan_of(writer, self._reader)
-            self._reads[0] = record_reader(self._plan)
-        elif registry is None:
-            raise ConfigError(
-                f"{avro!r}: the schema of each value comes from a registry, by its id. Name the registry, or say with "
-                "framing='none' that no id stands before a value"
-            )
-
-    def native(self, module: ModuleType) -> ColumnReader:
-        """Return the native reader of the same values; raise `NotNativeError`."""
-        if self._framing is Framing.GLUE:
-            raise NotNativeError("values have the frames of AWS Glue")
-        id_bytes = ID_BYTES.get(self._framing, 0)
-        return NativeAvroReader(module, self, id_bytes, self._plan, self._plan_of)
-
-    def read(self, data: bytes) -> Any:
-        if self._registry is None:
-            return self._reads[0](content(data, self._framing))
-        start = id_end(data, self._framing)
-        writer = schema_id(data, start)
-        if writer not in self._reads:
-            plan = self._plan_of(writer)
-            self._reads[writer] = _refused(plan) if isinstance(plan, str) else record_reader(plan)
-        return self._reads[writer](data[start:])
-
-    def _plan_of(self, schema_id: int) -> Step | str:
-        """Return the plan for values with an id, or why they are bad."""
-        registry = self._registry
-        written = None if registry is None else registry.schema(schema_id)
-        name = schema_id if registry is None else registry.name(schema_id)
-        if written is None:
-            return f"the registry has no schema {name}"
-        if written.kind != "AVRO":
-            return f"schema {name} is {written.kind}, not Avro"
-        try:
-            return plan_of(parse_avro(written.text, written.reference_texts), self._reader)
-        except ConfigError as error:
-            return f"schema {name}: {error}"
-
-
-def _refused(reason: str) -> Callable[[bytes], Any]:
-    def read(_: bytes) -> Any:
-        raise BadValueError(reason)
-
-    return read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from typing import Final
+from uuid import UUID
 
 from kafka_ordered_ops.core.window.formats import Framing
 from kafka_ordered_ops.decoding.bad import BadValueError
@@ -13,7 +14,7 @@ ID_BYTES: Final = {Framing.CONFLUENT: 4, Framing.APICURIO_8: 8}
 #: Messages within messages, in an index.
 _INDEX_LENGTH_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 10
-#: AWS Glue's frame: a version, how the rest is compressed, and the id of a schema, which cannot be looked up.
+#: AWS Glue's frame: a version, how the rest is compressed, and the UUID of a schema.
 _GLUE_VERSION: Final = 3
 _GLUE_PLAIN: Final = 0
 _GLUE_ZLIB: Final = 5
@@ -37,12 +38,17 @@ def schema_id(data: bytes, end: int) -> int:
     return int.from_bytes(data[1:end], "big")
 
 
+def glue_id(data: bytes) -> str:
+    """Return the UUID of a schema in the frame of AWS Glue; raise `BadValueError` for another beginning."""
+    _check_glue(data)
+    return str(UUID(bytes=data[2:_GLUE_BYTES]))
+
+
 def content(data: bytes, framing: Framing) -> bytes:
     """Return what follows the frame; raise `BadValueError` for another frame."""
     if framing is not Framing.GLUE:
         return data[id_end(data, framing) :]
-    if len(data) < _GLUE_BYTES or data[0] != _GLUE_VERSION:
-        raise BadValueError("it does not begin with the frame of AWS Glue")
+    _check_glue(data)
     if data[1] == _GLUE_PLAIN:
         return data[_GLUE_BYTES:]
     if data[1] != _GLUE_ZLIB:
@@ -57,6 +63,11 @@ def content(data: bytes, framing: Framing) -> bytes:
     if not unzip.eof or unzip.unused_data:
         raise BadValueError("its compressed bytes are cut, or others follow them")
     return plain
+
+
+def _check_glue(data: bytes) -> None:
+    if len(data) < _GLUE_BYTES or data[0] != _GLUE_VERSION:
+        raise BadValueError("it does not begin with the frame of AWS Glue")
 
 
 def message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:

@@ -7,6 +7,7 @@ value, or the same reason why not, with and without them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.window.formats import Framing
 from kafka_ordered_ops.decoding.bad import ColumnTooLargeError
-from kafka_ordered_ops.decoding.column_reader import NotNativeError, Reasons, ValueReader
+from kafka_ordered_ops.decoding.column_reader import CountingReader, NotNativeError, Reasons
+from kafka_ordered_ops.decoding.discarded import Discarded
 
 _Array: TypeAlias = "pa.Array[Any]"
 
@@ -36,7 +38,7 @@ class NativeJsonReader:
     needs_keys = False
 
     def __init__(
-        self, module: ModuleType, python: ValueReader, refuses_unknown: bool, framing: Framing
+        self, module: ModuleType, python: CountingReader, refuses_unknown: bool, framing: Framing
     ) -> None:
         self.arrow = python.arrow
         self._python = python
@@ -50,7 +52,15 @@ class NativeJsonReader:
     def read_column(self, values: _Array, keys: _Array | None = None) -> tuple[_Array, Reasons]:
         """Return the decoded values, null for bad ones, and why they are bad; see `ColumnReader`."""
         column, left = self._decoder.decode(buffers_of(values))
-        return completed(pa.array(column), left, values, self._python)
+        return completed(pa.array(column), left, values, self._python.read_column)
+
+    def read_counted(self, values: _Array, discarded: Discarded) -> tuple[_Array, Reasons]:
+        """Return what `read_column` returns, and count the values with fields that have no column."""
+        column, left, count, fields = self._decoder.decode_counted(buffers_of(values))
+        discarded.add(count, fields)
+        return completed(
+            pa.array(column), left, values, lambda rest: self._python.read_counted(rest, discarded)
+        )
 
 
 def buffers_of(values: _Array) -> tuple[bytes, bytes, int, int, bytes | None, int]:
@@ -79,12 +89,15 @@ def stored_type(arrow: pa.DataType) -> bytes:
 
 
 def completed(
-    decoded: _Array, left: list[int], values: _Array, python: ValueReader
+    decoded: _Array,
+    left: list[int],
+    values: _Array,
+    python: Callable[[_Array], tuple[_Array, Reasons]],
 ) -> tuple[_Array, Reasons]:
     """Decode in Python the values of the rows that were left to it; return all values, and the reasons of bad rows."""
     if not left:
         return decoded, {}
-    rest, bad = python.read_column(values.take(pa.array(left, pa.int64())))
+    rest, bad = python(values.take(pa.array(left, pa.int64())))
     if len(bad) < len(left):
         decoded = _merged(decoded, left, rest)
     return decoded, {left[row]: reason for row, reason in bad.items()}

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafka_ordered_ops.core.window.window import Window
-    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spark import TableSink
     from kafka_ordered_ops.windows import ClientSettings, Staged
+    from kafka_ordered_ops.windows.sink import Place
 
 #: Returns the output of an earlier attempt, if there is one.
 Found = Callable[[Mapping[str, Any]], "Staged | None"]
@@ -143,7 +143,7 @@ class WindowJob:
     def copied(self, settings: ClientSettings, windows: Sequence[Window]) -> pa.Schema | None:
         """Return the columns of the records that go to a table as they are, if they are decoded; None otherwise.
 
-        Columns that are not inferred yet are missing: they are compared with the table when the rows are written.
+        Columns that are not inferred yet are missing: `place` compares them with the table.
 
         Raises:
             ConfigError: an invalid schema, or no registry for it.
@@ -162,14 +162,18 @@ class WindowJob:
             return pa.schema([])
         return window_schema(decoder_of(decoded[0], settings))
 
-    def place(self) -> OutputPlace | None:
-        """Return where windows are published, to be checked before they are claimed; `None` unless in files."""
-        if (folder := self.folder) is None:
-            return None
-        # Imported late: it loads pyarrow.
-        from kafka_ordered_ops.output.places import OutputPlace
+    def place(self) -> Place | None:
+        """Return where windows are published, to be checked before they are claimed: files, or a table for copied records."""
+        # Imported late: they load pyarrow.
+        if (folder := self.folder) is not None:
+            from kafka_ordered_ops.output.places import OutputPlace
 
-        return OutputPlace(folder.root, folder.storage_options, folder.partition_by)
+            return OutputPlace(folder.root, folder.storage_options, folder.partition_by)
+        if self.table is None or not self._copies:
+            return None
+        from kafka_ordered_ops.spark.write.table_windows import TablePlace
+
+        return TablePlace(self.table, self._table_sink)
 
     @property
     def folder(self) -> Folder | None:
@@ -275,6 +279,7 @@ class WindowJob:
                 if isinstance(job, Function):
                     return window.outputs(job.run(window))
                 if self._has_spark and self.table is None:
+                    windows.is_copied = True
                     window.write(window.read())
                     return window.outputs(None)
                 windows.copy()

@@ -80,6 +80,8 @@ class OpenWindows:
         self._page: str | None = None
         #: The records of each window that become dead letters, once they are known.
         self.dead_letters: Sequence[DeadLetters] | None = None
+        #: Whether Spark writes the records unchanged to files: then it counts fields without a column.
+        self.is_copied = False
         #: The output that was written or reported so far.
         self.staged: list[Staged | Mapping[str, Any]] | None = None
 
@@ -130,6 +132,7 @@ class OpenWindows:
             engine=self.engine,
             local_root=self.local_root,
             known=self.dead_letters,
+            counted=self.is_copied,
         )
         return frame
 
@@ -298,15 +301,11 @@ class OpenWindows:
             log_line=self._say,
             cancelled=self.stop.__bool__,
         )
-        return self._record(
-            by.write(
-                self.plans,
-                self.client,
-                ordered=self.ordered,
-                engine=self.engine,
-                progress=self._job_progress(Path(application).name),
-            )
+        progress = self._job_progress(Path(application).name)
+        staged = by.write(
+            self.plans, self.client, ordered=self.ordered, engine=self.engine, progress=progress
         )
+        return self._record(staged)
 
     def collect(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
         """Use the output of another program's job for every window.

@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.covered import COVERED_BECAUSE
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.delivery.summary import all_held_text, dead_letter_facts, held_text
 from kafka_ordered_ops.output.published import window_table
 from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
@@ -51,6 +52,9 @@ class RunResult:
     dead_letters: int | None
     #: That place: a topic, or a folder or a table beside the output.
     dead_letters_to: str | None
+    #: Values with fields that were left out of the inferred columns, and by the paths of these fields; `None` if not counted.
+    discarded: int | None
+    discarded_fields: Mapping[str, int] | None
     out_of_order: int | None
     #: The least and the greatest time of its records; `None` if unknown, or beyond the calendar.
     first: datetime | None
@@ -81,6 +85,8 @@ class RunResult:
         counts = "" if self.records is None else f", {self.records:,} records"
         if self.dead_letters:
             counts += f", {self.dead_letters:,} dead letters in {self.dead_letters_to}"
+        if self.discarded:
+            counts += f", fields of {self.discarded:,} values left out"
         place = "" if self.output is None else f", {self.output}"
         return f"<{type(self).__name__} {self.group_id}/{self.window_id}: {self.outcome}{counts}{place}>"
 
@@ -119,6 +125,7 @@ def run_result(
         result_facts(record.result),
         output_of(record.result, record.plan),
     )
+    discarded: dict[str, Any] = discarded_in(facts)
     return RunResult(
         window_id=plan.window_id,
         group_id=plan.group_id,
@@ -134,6 +141,8 @@ def run_result(
         late=facts.get("late"),
         dead_letters=letters.get("dead_letters"),
         dead_letters_to=letters.get("dead_letters_to"),
+        discarded=discarded.get("discarded"),
+        discarded_fields=discarded.get("discarded_fields"),
         out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
         first=_moment(facts, "timestamp_ms_min"),
         last=_moment(facts, "timestamp_ms_max"),

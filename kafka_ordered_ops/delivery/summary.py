@@ -10,6 +10,7 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.window.dead_letters import bad_name, dead_letters_in
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.output.writing.reported import result_facts, returned_by
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         "records": facts.get("records"),
         "late": facts.get("late"),
         **dead_letter_facts(record),
+        **discarded_in(facts),
         "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,31 +17,16 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.masked import masked
 from kafka_ordered_ops.kafka.known_settings import ALLOWED_REGISTRY
+from kafka_ordered_ops.kafka.registry.glue import GLUE, GlueClient
+from kafka_ordered_ops.kafka.registry.schemas import RegisteredSchema as RegisteredSchema
+from kafka_ordered_ops.kafka.registry.schemas import SchemaClient as SchemaClient
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: For one request. The client tries it up to four times.
 _TIMEOUT_S: Final = 10
 _REFERENCES_MAX: Final = 200
-#: Ids of registries are positive numbers of 32 bits with a sign, and have 32 bits in front of values.
-_REGISTRY_ID_MAX: Final = 2**31 - 1
-_ID_MAX: Final = 2**32 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """A schema as registered."""
-
-    schema_id: int
-    #: ``AVRO``, ``PROTOBUF`` or ``JSON``.
-    kind: str
-    text: str
-    #: The schemas that it uses, in the order of their dependencies: the name that it has for each, and its text.
-    references: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def reference_texts(self) -> tuple[str, ...]:
-        """The schemas that it uses, each once, whatever they are called."""
-        return tuple(dict.fromkeys(text for _, text in self.references))
+#: A registry's codes for a subject, a version and a schema that it does not have.
+_NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,7 +35,8 @@ class Registry:
 
     Args:
         settings: a URL, several separated by commas, or the settings of Confluent's client: ``url``,
-            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*``.
+            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*``. For AWS Glue ``glue://REGION`` or ``glue://REGION/REGISTRY``,
+            and nothing else.
 
     Raises:
         ConfigError: there is no URL.
@@ -76,6 +61,11 @@ class Registry:
                 raise ConfigError(
                     f"the registry setting {key!r} is a {type(value).__name__}: give text"
                 )
+        others = sorted(mapping.keys() - {"url"})
+        if others and mapping["url"].startswith(GLUE):
+            raise ConfigError(
+                f"AWS Glue's schema registry has no settings {', '.join(others)}: leave them out. Credentials come from the environment"
+            )
         object.__setattr__(self, "settings", dict(mapping))
 
     def __repr__(self) -> str:
@@ -99,13 +89,14 @@ class Registry:
         """Return the registry that client settings name, if they do; raises like the constructor."""
         return cls(found) if (found := settings.registry) else None
 
-    def connect(self) -> RegistryClient:
+    def connect(self) -> SchemaClient:
         """Return a client; raise `ConfigError` for invalid settings, or if the extra is not installed."""
-        return RegistryClient(self)
+        url = self.settings["url"]
+        return GlueClient(url) if url.startswith(GLUE) else RegistryClient(self)
 
 
-class RegistryClient:
-    """Schemas of a registry; one by id never changes, and is kept. Pickling includes the known ones, and the credentials."""
+class RegistryClient(SchemaClient):
+    """Schemas of a registry with Confluent's API. Pickling includes the known ones, and the credentials."""
 
     def __init__(
         self,
@@ -113,11 +104,8 @@ class RegistryClient:
         known: Mapping[int, RegisteredSchema | None] | None = None,
         ids: Mapping[str, int] | None = None,
     ) -> None:
+        super().__init__(known, ids)
         self._registry = registry
-        self._known = dict(known or {})
-        #: By GUID.
-        self._ids = dict(ids or {})
-        self._lock = threading.Lock()
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:
@@ -136,15 +124,14 @@ class RegistryClient:
     def __reduce__(self) -> tuple[Any, ...]:
         return RegistryClient, (self._registry, self._known, self._ids)
 
+    def subject_of(self, topic: str, part: str) -> str:
+        """Return the name of Confluent's default strategy."""
+        return f"{topic}-{part}"
+
     def learn(
         self, subject: str, stored: Callable[[RegisteredSchema], RegisteredSchema] | None = None
     ) -> None:
-        """Read all versions of a subject, so that this object, and copies of it, need no registry for them.
-
-        Args:
-            subject: whose versions.
-            stored: returns what to keep of a schema.
-        """
+        """Read all versions of a subject; see `SchemaClient`."""
         for number in self._ask(lambda client: client.get_versions(subject)) or ():
             version = self._ask(partial(_version, subject, number))
             if version is None:
@@ -156,35 +143,21 @@ class RegistryClient:
                 self._ids[version.guid] = version.schema_id
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema of an id; None if the registry does not have it.
-
-        Raises:
-            RegistryError: it cannot be reached, or fails.
-            AuthenticationError: it refuses the credentials.
-        """
+        """Return the schema of an id; see `SchemaClient`."""
         if schema_id not in self._known:
             schema = self._ask(lambda client: client.get_schema(schema_id))
             registered = None if schema is None else self._registered(schema_id, schema)
             self._known[schema_id] = registered
         return self._known[schema_id]
 
-    def id_of(self, guid: str) -> int:
-        """Return the number by which `schema` knows the schema of a GUID; raises like `schema`.
+    def check(self) -> None:
+        """Ask for a schema; see `SchemaClient`."""
+        self._ask(lambda client: client.get_schema(1))
 
-        It is the schema's id if that is known, and else one that no registry has.
-        """
-        if guid not in self._ids:
-            schema = self._ask(lambda client: client.get_schema_by_guid(guid))
-            with self._lock:
-                number = _ID_MAX - len(self._ids)
-                self._known[number] = None if schema is None else self._registered(number, schema)
-                self._ids[guid] = number
-        return self._ids[guid]
-
-    def name(self, schema_id: int) -> str:
-        """Return an id as text: the GUID that stands for it, if it is none of a registry."""
-        guids = (guid for guid, number in self._ids.items() if number == schema_id)
-        return next(guids, str(schema_id)) if schema_id > _REGISTRY_ID_MAX else str(schema_id)
+    def _by_guid(self, guid: str) -> RegisteredSchema | None:
+        # Registries without GUIDs have no such path.
+        schema = self._ask(lambda client: client.get_schema_by_guid(guid), may_lack_path=True)
+        return None if schema is None else self._registered(0, schema)
 
     def newest(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject; raises like `schema`, and `ConfigError` for an unknown subject."""
@@ -221,7 +194,7 @@ class RegistryClient:
             self._add_references(version.schema, references)
             references[key] = version.schema.schema_str
 
-    def _ask(self, request: Callable[[Any], Any]) -> Any:
+    def _ask(self, request: Callable[[Any], Any], *, may_lack_path: bool = False) -> Any:
         """Return the answer; None for what the registry does not have."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -231,7 +204,12 @@ class RegistryClient:
                 return request(client)
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
-                return None
+                if may_lack_path or error.error_code in _NOT_FOUND:
+                    return None
+                raise RegistryError(
+                    f"{self._where} answers with HTTP 404, and not as a registry does: give the URL of its API, with its path, "
+                    "which is /apis/ccompat/v7 in Apicurio"
+                ) from None
             if error.http_status_code in (401, 403):
                 raise AuthenticationError(
                     f"{self._where} refuses the credentials: HTTP {error.http_status_code}"

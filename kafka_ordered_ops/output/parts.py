@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import PlanPart
+from kafka_ordered_ops.decoding.discarded import is_count
 from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.filesystem import is_data, marker_path, remove_stage
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
@@ -47,11 +49,14 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
 def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
     """Combine the parts' facts: the minimum of ``..._min``, the maximum of ``..._max``, sums of all others.
 
-    A fact that some part lacks is left out. A minimum or maximum is None if no part has a value, a sum if any part
+    A fact that some part lacks is left out; of counts of discarded fields, it is 0. A minimum or maximum is None if no part has a value, a sum if any part
     has none.
     """
     total: dict[str, int | None] = {}
-    for name in facts[0]:
+    for name in dict.fromkeys(chain(*facts)):
+        if is_count(name):
+            total[name] = sum(part_facts.get(name) or 0 for part_facts in facts)
+            continue
         if any(name not in part_facts for part_facts in facts):
             continue
         values = [part_facts[name] for part_facts in facts]

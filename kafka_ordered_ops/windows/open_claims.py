@@ -1,4 +1,4 @@
-"""A plan's policy for open windows in its way: step around them, wait, take them over, or fail."""
+"""A plan's policy for open windows in its way: step around them, wait, take them over, or fail; and what it leaves to them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import OnOpenClaim, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client import calls
@@ -26,7 +27,7 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 
 #: The interval between checks while a plan waits for open windows.
 _LOOK_S: Final = 2.0
-#: Open windows listed in one error.
+#: Open windows listed in one error or warning.
 _NAMED_MAX: Final = 5
 
 
@@ -117,6 +118,26 @@ class OpenClaims:
             _log.warning("group %s: %s", group_id, note)
             self.notes.append(note)
         return True
+
+
+def log_held(plan: WindowPlan, now_ms: int) -> None:
+    """Log which open windows hold offsets that a new plan asks for."""
+    if not plan.held_by_open:
+        return
+    named = ", ".join(
+        f"{held.window_id} ({held.offsets:,} offsets, {held.status}, "
+        f"last touched {duration_text(max(now_ms - held.touched_at_ms, 0))} ago)"
+        for held in plan.held_by_open[:_NAMED_MAX]
+    )
+    _log.warning(
+        "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. These windows deliver "
+        "them or, once they are abandoned, another window does",
+        plan.group_id,
+        plan.window_id,
+        sum(held.offsets for held in plan.held_by_open),
+        len(plan.held_by_open),
+        named,
+    )
 
 
 def _give_up(view: GroupView, *, looked_at: WindowRecord) -> transitions.Outcome:

@@ -37,7 +37,6 @@ from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.group.ledger_rules import Decision, commits_of_others
 from kafka_ordered_ops.core.group.turn import GroupTurn
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
@@ -60,17 +59,14 @@ from kafka_ordered_ops.windows.checks import (
     newest,
     present,
 )
-from kafka_ordered_ops.windows.open_claims import OpenClaims
+from kafka_ordered_ops.windows.open_claims import OpenClaims, log_held
 from kafka_ordered_ops.windows.sink import Place
-from kafka_ordered_ops.windows.values.schemas import Schemas
+from kafka_ordered_ops.windows.values.schemas import Schemas, as_asked
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
 #: Limit of new drafts after changes of the group: with each change, another process made progress.
 _DRAFTS_MAX: Final = 50
-
-#: Open windows listed in one warning.
-_HELD_NAMED_MAX: Final = 5
 
 
 class Planner:
@@ -117,7 +113,7 @@ class Planner:
         }
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
-            plans[name] = replace(plan, window=plan.window.read_like(windows[name]))
+            plans[name] = replace(plan, window=as_asked(plan, windows[name], policy))
         for name in view.forgotten.keys() & fresh.keys():
             record = self._recalled(view, name, fresh.pop(name), OnCovered.SKIP)
             plans[name] = replace(record.plan, claim_id="", attempt=0)
@@ -162,7 +158,7 @@ class Planner:
             resumed = {name: record for name, record in existing.items() if record is not None}
             fresh = {name: window for name, window in to_plan.items() if existing[name] is None}
             known = {name: fresh.pop(name) for name in view.forgotten.keys() & fresh.keys()}
-            fresh = dict(zip(fresh, self._schemas.of(fresh.values()), strict=True))
+            fresh = self._schemas.of(fresh, resumed, windows, policy)
             # 3. Handle other open windows, and outputs of others, in the way of new windows.
             if place is not None:
                 notes = self._check_place(place, view, fresh, resumed, windows)
@@ -178,7 +174,7 @@ class Planner:
                     continue
             try:
                 # 4. Facts and scan, before the fence; 5. one transaction for all of them.
-                after = self._claimed(fresh, known, resumed, to_plan, open_claims)
+                after = self._claimed(fresh, known, resumed, to_plan, open_claims, place)
             except WindowCoveredError as error:
                 # 6. Read records of other windows by their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
@@ -186,7 +182,7 @@ class Planner:
                 turn.leave()
                 asked = to_plan.pop(error.window_id)
                 replayed[error.window_id] = self._schemas.read_like(
-                    self._replay_instead(error, asked), asked
+                    self._replay_instead(error, asked), asked, policy
                 )
                 continue
             except ForeignCommitError as error:
@@ -227,6 +223,7 @@ class Planner:
         resumed: Mapping[str, WindowRecord],
         to_plan: Mapping[str, Window],
         open_claims: OpenClaims,
+        place: Place | None,
     ) -> GroupView | None:
         """Return the view with the windows claimed; None if the group has changed since it was read."""
         # 4. Before the fence: the cluster's facts for the existing windows, and for the new ones.
@@ -234,7 +231,7 @@ class Planner:
         again = self._resuming(resumed, to_plan, policy)
         if not fresh and not forgotten and not again:
             return self._ledger.read(self._group, list(resumed))
-        drafted = self._draft(fresh, policy, open_claims.notes)[1] if fresh else None
+        drafted = self._draft(fresh, policy, open_claims.notes, place)[1] if fresh else None
         now_ms = self._now_ms()
 
         def prepare() -> Decision:
@@ -333,7 +330,11 @@ class Planner:
         return self.replay(holder)
 
     def _draft(
-        self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
+        self,
+        fresh: Mapping[str, Window],
+        policy: Policy,
+        notes: Sequence[str],
+        place: Place | None = None,
     ) -> tuple[GroupView, ClaimWish]:
         """Return the view, and the draft of the windows on it, as far as they can be decided outside the fence."""
         windows = list(fresh.values())
@@ -362,7 +363,7 @@ class Planner:
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
-        return view, self._schemas.inferred(view, wish)
+        return view, self._schemas.inferred(view, wish, getattr(place, "check_columns", None))
 
     def _tell(self, plan: WindowPlan, *, is_new: bool) -> None:
         _log.info(
@@ -375,27 +376,7 @@ class Planner:
             plan.scanned,
         )
         if is_new:
-            self._tell_held(plan)
-
-    def _tell_held(self, plan: WindowPlan) -> None:
-        """Log which open windows hold offsets that a plan asks for."""
-        if not plan.held_by_open:
-            return
-        now_ms = self._now_ms()
-        named = ", ".join(
-            f"{held.window_id} ({held.offsets:,} offsets, {held.status}, "
-            f"last touched {duration_text(max(now_ms - held.touched_at_ms, 0))} ago)"
-            for held in plan.held_by_open[:_HELD_NAMED_MAX]
-        )
-        _log.warning(
-            "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. These windows deliver "
-            "them or, once they are abandoned, another window does",
-            self._group,
-            plan.window_id,
-            sum(held.offsets for held in plan.held_by_open),
-            len(plan.held_by_open),
-            named,
-        )
+            log_held(plan, self._now_ms())
 
     def _check_place(
         self,

@@ -63,7 +63,11 @@ Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 
 class Place(Protocol):
-    """The place where windows will be published; checked before they are claimed."""
+    """The place where windows will be published; checked before they are claimed.
+
+    It may have a method ``check_columns(window, settings)`` as well. It is called before new windows are claimed whose columns
+    were inferred, with one of them, and raises `ConfigError` if these columns do not fit.
+    """
 
     def check(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]

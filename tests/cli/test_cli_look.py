@@ -24,6 +24,7 @@ from tests.support.cli_support import NOWHERE, Cluster, cli
 from tests.support.cli_support import cluster as cluster
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
+from tests.support.stub_registry import stub_registry
 from tests.support.windows_support import at
 
 Captured = pytest.CaptureFixture[str]
@@ -214,6 +215,20 @@ def test_doctor_names_timestamps_in_another_unit(capfd: Captured) -> None:
         found = checks(capfd, *where)
         assert "are microseconds" in found["timestamps"]["text"]
         assert (found["timestamps"]["state"], found["clock"]["state"]) == ("warning", "ok")
+
+
+def test_doctor_asks_the_schema_registry(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """If the settings name one; a URL without the path of its API is not taken for a registry without schemas."""
+    assert "registry" not in checks(capfd, "-b", kafka.bootstrap)
+    with stub_registry() as registry:
+        found = checks(capfd, "-b", kafka.bootstrap, "-X", f"schema.registry.url={registry.url}")
+        assert found["registry"]["text"] == f"{registry.url} answers"
+        for status, words in ((401, "AuthenticationError"), (404, "give the URL of its API")):
+            registry.status = status
+            where = ["-b", kafka.bootstrap, "-X", f"schema.registry.url={registry.url}"]
+            found = checks(capfd, *where, code=4)
+            assert found["registry"]["state"] == "failed"
+            assert words in found["registry"]["text"]
 
 
 def test_doctor_names_a_cluster_that_is_away(

@@ -181,7 +181,8 @@ def test_values_of_glue_are_read_with_the_schema_that_is_given() -> None:
         b"\3\0" + _FRAME[:-1],
         b"",
     ]
-    avro = Avro(json.dumps(ORDER), framing="glue")
+    schema = json.dumps(ORDER)
+    avro = Avro(schema, framing="glue", writer=schema)
     table = decode(batch_of(rows), values=avro, on_bad="keep").read_all()
     assert table["value"].to_pylist() == [{"id": 7}, {"id": 7}, *[None] * 7]
     assert all(table["value_error"].to_pylist()[2:])
@@ -208,10 +209,7 @@ def test_a_compressed_value_has_a_limit() -> None:
         content(bomb, Framing.GLUE)
 
 
-def test_glue_s_registry_is_not_asked() -> None:
-    """Schemas are given; Protobuf has another frame there."""
-    for make in (lambda: Avro(framing="glue"), lambda: Json(framing="glue")):
-        with pytest.raises(ConfigError, match="AWS Glue's registry is not asked: give the schema"):
-            make()
+def test_protobuf_in_glue_s_frames_is_refused() -> None:
+    """It has another frame there."""
     with pytest.raises(ConfigError, match="Avro and JSON are decoded"):
         Protobuf(framing="glue")

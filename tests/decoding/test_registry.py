@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,21 @@ def test_unknown_subjects_and_other_kinds_are_named(registry: registries.Registr
         decode(batch_of([]), values=Avro(subject="nothing"), registry=registry.url)
     with pytest.raises(ConfigError, match="the newest schema of json-value is JSON, not Avro"):
         decode(batch_of([]), values=Avro(subject="json-value"), registry=registry.url)
+
+
+def test_a_url_of_no_registry_makes_no_value_bad() -> None:
+    """It lacks the path of the API, for example. Only a registry without GUIDs answers in this way about them."""
+    with answering((404, b"")) as address:
+        client = Registry(f"http://{address}").connect()
+        asks: list[Callable[[], object]] = [
+            client.check,
+            lambda: client.schema(1),
+            lambda: client.newest("orders-value"),
+        ]
+        for ask in asks:
+            with pytest.raises(RegistryError, match="give the URL of its API"):
+                ask()
+        assert client.schema(client.id_of("00000000-0000-0000-0000-000000000007")) is None
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -39,6 +39,9 @@ def test_columns_are_inferred(
         assert "new" not in table.schema.names
         rows += table["id"].to_pylist()
     assert rows == [7, 8]
+    told = house.told("orders")[KEYS[2]]
+    assert told["kafka_ordered_ops/discarded"] == 1
+    assert told["kafka_ordered_ops/discarded_fields"] == {"value.new": 1}
 
 
 @pytest.mark.slow

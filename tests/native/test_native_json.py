@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.window.formats import Framing, UnknownFields
 from kafka_ordered_ops.decoding import Json
 from kafka_ordered_ops.decoding.column_reader import ColumnReader, NotNativeError
 from kafka_ordered_ops.decoding.decoder import reader_of
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.json.inference import JsonInference
 from kafka_ordered_ops.decoding.native_columns import NativeJsonReader
 from kafka_ordered_ops.kafka.native_module import native_module
@@ -37,7 +38,8 @@ def readers(columns: Any, **options: Any) -> tuple[NativeJsonReader, Counting, C
     assert module is not None
     framing = Framing(wanted.framing or Framing.NONE)
     refuses_unknown = wanted.unknown is UnknownFields.BAD
-    return NativeJsonReader(module, left, refuses_unknown, framing), left, python
+    counting: Any = left
+    return NativeJsonReader(module, counting, refuses_unknown, framing), left, python
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -87,17 +89,23 @@ def test_inferred_columns(infer: str) -> None:
             continue
         wanted = Json(infer=infer).with_columns(found.columns)
         with decoded_by("python"):
-            python = reader_of(wanted, None)
+            python: Any = reader_of(wanted, None)
         with decoded_by("native"):
-            native = reader_of(wanted, None)
+            native: Any = reader_of(wanted, None)
         more = [text[:-1] + b', "none": [null]}' for text in texts if text[-2:-1] != b"{"]
         array = pa.array([*texts, *more, *(make.odd() for _ in range(5))], pa.binary())
         seen["bad"] += len(bad := assert_same_columns(native, python, array))
         # What was looked at is decoded, but for an object that says nothing.
         assert not {row for row in bad if row < 5}
         seen["good"] += len(array) - len(bad)
+        counts = [Discarded(), Discarded()]
+        for reader, discarded in zip((native, python), counts, strict=True):
+            reader.read_counted(array, discarded)
+        assert (counts[0].values, counts[0].fields) == (counts[1].values, counts[1].fields)
+        seen["discarded"] += counts[0].values
     assert seen["bad"] > 10
     assert seen["good"] > 10
+    assert (seen["discarded"] > 10) is (infer == "discard")
 
 
 TYPES: dict[str, Any] = {"id": pa.int64(), "name": pa.string(), "more": pa.list_(pa.int32())}

@@ -189,7 +189,7 @@ def test_two_windows_add_the_same(lake_spark: SparkSession, tmp_path: Path) -> N
 def test_inferred_columns_are_added(
     broker: World, lake_spark: SparkSession, tmp_path: Path, flatten: bool
 ) -> None:
-    """With the rows of the window that has them; without `add`, the window is refused before it is written."""
+    """With the rows of the window that has them; without `add`, the window is refused before it is claimed."""
     broker.create("orders")
     windows = OrderedWindows(broker.settings, broker.named("g"))
     columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
@@ -209,8 +209,9 @@ def test_inferred_columns_are_added(
     broker.write_content("orders", 0, [(2, None, b'{"id": 2, "extra": "x"}', ())])
     broker.write_content("orders", 0, [(3, None, b'{"id": 3}', ())])
     run(1, "none")
-    with pytest.raises(ConfigError, match="extra"):
+    with pytest.raises(ConfigError, match=r"extra.*Nothing was planned"):
         run(2, "none")
+    assert [record.plan.window_id for record in windows.list()] == ["w1"]
     run(2)
     run(3)
     prefix = "" if flatten else "value."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,12 @@ from kafka_ordered_ops import (
     stage_windows,
 )
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.decoding import Debezium, Json, decode
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.delivery.open_window import OpenWindow
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.output.writing.staged_output import StagedOutput
 from kafka_ordered_ops.windows.values import inference
 from tests.support.both_worlds import memory as memory
@@ -137,6 +141,11 @@ def test_discard(world: World) -> None:
         ]
         [note] = window.plan.notes
     assert note.endswith("has no columns for are left out: to.city (in 1), new (in 2)")
+    facts = result_facts(world.windows().show(window.window_id).result)
+    assert discarded_in(facts) == {
+        "discarded": 2,
+        "discarded_fields": {"value.new": 2, "value.to.city": 1},
+    }
     write(world, 21, {"id": 1.5})
     with pytest.raises(DecodeError, match=r"id: 1.5 where a whole number is expected"):
         rows(world, asked(world, 30, "discard"))
@@ -350,3 +359,78 @@ def test_what_has_no_first_window_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert words in caught.value.message
+
+
+class NarrowPlace:
+    """A place for windows whose values have no other field than ``id``."""
+
+    def check(self, publishers: Sequence[Publisher], windows: Mapping[str, Window]) -> list[str]:
+        return []
+
+    def check_columns(self, window: Window, settings: ClientSettings) -> None:
+        values = window.values
+        assert isinstance(values, Json)
+        if more := [field.name for field in values.columns if field.name != "id"]:
+            raise ConfigError(f"there is no room for {', '.join(more)}")
+
+
+def test_columns_that_do_not_fit_are_found_before_the_claim(world: World) -> None:
+    """Those that the first window infers, and those that a later one adds; the group keeps nothing of them."""
+    world.create("orders")
+    write(world, 1, {"id": 1, "wide": 1})
+    windows, place = world.windows(), NarrowPlace()
+    with pytest.raises(ConfigError, match="no room for wide"):
+        windows.plan(asked(world, 10, "evolve"), "w", place=place)
+    assert windows.state() is None
+    write(world, 11, {"id": 2})
+    since = world.window(20, starting_offsets="offset:1", values=Json(infer="evolve"))
+    windows.commit(windows.plan(since, "first", place=place))
+    write(world, 21, {"id": 3, "wide": 1})
+    with pytest.raises(ConfigError, match="no room for wide"):
+        windows.plan(asked(world, 30, "evolve"), "second", place=place)
+    state = windows.state()
+    assert state is not None
+    assert state.columns == {"value": [["id", "int64"]]}
+    assert windows.plan(asked(world, 30, "discard"), "second", place=place).offsets == 1
+
+
+def test_a_planned_window_infers_no_columns(memory: MemoryWorld) -> None:
+    """It is refused before it is touched, by name, and beside a new window too; a finished one keeps its output, with a note."""
+    memory.create("orders")
+    write(memory, 1, {"id": 1})
+    given = asked(memory, 10, values=Json(pa.schema([("id", pa.int64())])))
+    windows = memory.windows()
+    windows.plan(given, "w")
+    words = r"window w of group \S+ was planned with values=Json.*columns are inferred when a window is planned.*abandon"
+    with pytest.raises(ConfigError, match=words):
+        windows.plan_many([asked(memory, 20), asked(memory, 10)], ["new", "w"])
+    with pytest.raises(ConfigError, match=words):
+        windows.preview(asked(memory, 10), "w")
+    [record] = windows.list()
+    assert (record.plan.window_id, record.plan.attempt) == ("w", 1)
+    windows.commit(record.plan)
+    [note] = windows.plan(asked(memory, 10), "w").notes
+    assert "Its output stays as it is" in note
+    with pytest.raises(ConfigError, match="was planned with values=Json"):
+        windows.plan(asked(memory, 10), "w", Policy(on_covered="replay"))
+
+
+def test_fields_that_are_left_out_are_counted_in_the_whole_window(
+    memory: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its first records too: in the result of the run, and in the ledger."""
+    monkeypatch.setattr(inference, "SAMPLE_RECORDS", 1)
+    memory.create("orders")
+    write(memory, 1, {"id": 0}, *({"id": number, "new": 1} for number in range(1, 8)), None)
+    windows = OrderedWindows(
+        memory.settings, memory.named("g"), clock=lambda: BASE_MS / 1000 + memory.now
+    )
+    result = windows.run(asked(memory, 10, "discard"), tmp_path)
+    assert (result.records, result.discarded, result.discarded_fields) == (9, 7, {"value.new": 7})
+    assert "fields of 7 values left out" in repr(result)
+    write(memory, 11, {"id": 1})
+    result = windows.run(asked(memory, 20, "discard"), tmp_path)
+    assert (result.discarded, result.discarded_fields) == (0, {})
+    write(memory, 21, {"id": 1})
+    result = windows.run(asked(memory, 30, "freeze"), tmp_path)
+    assert result.discarded is None

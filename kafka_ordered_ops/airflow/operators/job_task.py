@@ -26,8 +26,8 @@ from kafka_ordered_ops.spec.table import Table
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.core.window.window import Window
-    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.windows import ClientSettings, Staged
+    from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger(__name__)
 
@@ -97,8 +97,8 @@ class JobTask(ValueTask):
         """Return the job, once it is rendered; raise `ConfigError`."""
         return job_of(self.job)
 
-    def job_place(self) -> OutputPlace | None:
-        """Return the place where the job's files are published; None for a job without files."""
+    def job_place(self) -> Place | None:
+        """Return where the windows are published; see `WindowJob.place`."""
         return self._work().place()
 
     def job_session(

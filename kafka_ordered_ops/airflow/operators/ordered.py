@@ -85,7 +85,7 @@ class OrderedWindowOperator(JobTask, DeliverTask):
             yield find_earlier
 
     def publishes_to(self) -> Place | None:
-        """Return the place where the job's files are published; None for a job without files."""
+        """Return where the job's windows are published; see `WindowJob.place`."""
         return self.job_place()
 
     def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:

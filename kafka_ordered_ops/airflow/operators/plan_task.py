@@ -121,7 +121,7 @@ class PlanTask(WindowTask):
         return _again(plan, result, context) if finished else plan
 
     def publishes_to(self) -> Place | None:
-        """Return the place where this task publishes files, which the plan checks first; None for a task without files."""
+        """Return the place where this task publishes windows, which the plan checks first; None for a task that does not."""
         return None
 
     def _report_held(self, context: Context, plan: WindowPlan, *, is_logged: bool) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.core.window.window import Window
     from kafka_ordered_ops.delivery.job import Found, WindowJob
-    from kafka_ordered_ops.output.places import OutputPlace
     from kafka_ordered_ops.spec.destination import Folder
     from kafka_ordered_ops.windows import ClientSettings, Staged
+    from kafka_ordered_ops.windows.sink import Place
 
     Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
@@ -156,8 +156,8 @@ class Sink(Storage):
         return self._job().session(settings, windows)
 
     @property
-    def publishes_to(self) -> OutputPlace | None:
-        """Where files are published; `None` for a table."""
+    def publishes_to(self) -> Place | None:
+        """Where windows are published, which the plan checks."""
         return self._job().place()
 
     @property

@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.time_ranges import LateSteps
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.delivery.summary import (
     held_facts,
     plan_summary,
@@ -135,6 +136,7 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
         **plan_facts(plan),
         "ran": ran,
         **counts_of(record),
+        **discarded_in(result_facts(record.result)),
         "seconds": seconds_of(record),
         "output": window_summary(record)["output"],
         "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],

@@ -103,6 +103,7 @@ def delivery_text(record: WindowRecord) -> Text:
         ("out_of_order", number_text(summary["out_of_order"])),
         ("late", number_text(summary["late"])),
         *_dead_letters(record),
+        *_discarded(record),
         ("seconds", NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else NOTHING),
         ("output", summary["output"] or NOTHING),
@@ -317,6 +318,7 @@ def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) ->
         ("committed", facts["committed_at"]),
         ("records", facts["records"]),
         *_dead_letters(record),
+        *_discarded(record),
         ("output", result),
         ("run", facts["run_id"]),
         *record.plan.window.to_json().items(),
@@ -330,6 +332,17 @@ def _dead_letters(record: WindowRecord) -> list[tuple[str, str]]:
         return []
     place, count = facts["dead_letters_to"], facts["dead_letters"]
     return [("dead letters", number_text(count) + (f" in {place}" if count and place else ""))]
+
+
+def _discarded(record: WindowRecord) -> list[tuple[str, str]]:
+    """Return a row on the fields that were left out of a window's inferred columns, if they were counted."""
+    summary = window_summary(record)
+    if (count := summary.get("discarded")) is None:
+        return []
+    fields = ", ".join(
+        f"{name} ({number:,})" for name, number in summary["discarded_fields"].items()
+    )
+    return [("fields left out", f"of {count:,} values: {fields}" if count else "none")]
 
 
 def windows_text(count: int) -> str:

@@ -27,7 +27,6 @@ _PLACEHOLDER_LENGTH_MAX: Final = 1_024
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 _MESSAGE_LENGTH_MAX: Final = 1_024
-_GLUE_WITHOUT_SCHEMA: Final = "framing is 'glue', and AWS Glue's registry is not asked: give the schema that all values were written with"
 
 
 class Framing(StrEnum):
@@ -40,7 +39,7 @@ class Framing(StrEnum):
     #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it. In Protobuf, the name of the message
     #: follows.
     APICURIO_8 = "apicurio-8"
-    #: The 18 bytes of AWS Glue's serializers; what follows may be compressed. The schema is not looked up.
+    #: The 18 bytes of AWS Glue's serializers, with the schema's UUID; what follows may be compressed.
     GLUE = "glue"
     #: Nothing.
     NONE = "none"
@@ -83,10 +82,10 @@ class Avro:
         schema: the reader schema, as JSON text. None means the newest one of `subject`, looked up once: when a window is
             planned, or when `decode` is called.
         subject: whose newest schema is the reader schema. None means ``orders-value`` for the values of the topic ``orders``, and
-            ``orders-key`` for its keys.
+            ``orders-key`` for its keys; in AWS Glue ``orders`` for both.
         framing: what stands before each value.
-        writer: the schema that all values were written with, whatever id stands before them. Without framing, or with that of
-            AWS Glue, None means `schema`.
+        writer: the schema that all values were written with, whatever id stands before them. Without framing, None means
+            `schema`.
         references: the schemas that `schema` uses, each after those that it uses itself.
 
     Raises:
@@ -122,8 +121,6 @@ class Avro:
             )
         if schema is None and references:
             raise ConfigError("references without a schema: the subject has its own")
-        if schema is None and framing is Framing.GLUE:
-            raise ConfigError(_GLUE_WITHOUT_SCHEMA)
         for name, value in (
             ("schema", schema),
             ("subject", subject),
@@ -136,7 +133,7 @@ class Avro:
     @property
     def needs_registry(self) -> bool:
         """Whether schemas come from a registry: those of writers, by their ids, or the newest of the subject."""
-        has_ids = self.framing not in (Framing.NONE, Framing.GLUE)
+        has_ids = self.framing is not Framing.NONE
         return self.schema is None or (has_ids and self.writer is None)
 
     def fixed(self, subject: str | None, schema: str, references: Sequence[str]) -> Avro:
@@ -200,8 +197,6 @@ class Json:
         if framing is None:
             framing = Framing.CONFLUENT if self.needs_registry else Framing.NONE
         framing = check_choice(framing, Framing, what="framing")
-        if self.needs_registry and framing is Framing.GLUE:
-            raise ConfigError(_GLUE_WITHOUT_SCHEMA)
         for name, value in (
             ("unknown", check_choice(self.unknown, UnknownFields, what="unknown")),
             ("framing", framing),
@@ -231,6 +226,11 @@ class Json:
     def needs_registry(self) -> bool:
         """Whether the columns come from a registry."""
         return self.schema is None and not self.infer
+
+    @property
+    def discards(self) -> bool:
+        """Whether fields without a column are left out of the inferred ones, which is counted."""
+        return self.infer in (Infer.DISCARD, Infer.EVOLVE)
 
     @property
     def is_open(self) -> bool:

@@ -38,6 +38,8 @@ _SHOWN: Final = (
     "late",
     "dead_letters",
     "dead_letters_to",
+    "discarded",
+    "discarded_fields",
     "out_of_order",
 )
 

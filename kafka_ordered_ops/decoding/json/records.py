@@ -46,8 +46,8 @@ _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1
 
 def json_reader(
     arrow: pa.DataType, *, refuses_unknown: bool, but_blank: bool = False
-) -> Callable[[bytes], Any]:
-    """Return what decodes a text; it raises `BadValueError`.
+) -> Callable[..., Any]:
+    """Return what decodes a text, and passes the parsed value to its second argument; it raises `BadValueError`.
 
     Args:
         arrow: the type of the value.
@@ -60,11 +60,13 @@ def json_reader(
     read = json_converter(arrow, refuses_unknown=refuses_unknown, but_blank=but_blank)
     check_size = size_check(arrow)
 
-    def whole(data: bytes) -> Any:
+    def whole(data: bytes, seen: Callable[[Any], object] = lambda _: None) -> Any:
         value = parsed_json(data)
         if check_size is not None:
             check_size(value, len(data))
-        return read(value)
+        record = read(value)
+        seen(value)
+        return record
 
     return whole
 

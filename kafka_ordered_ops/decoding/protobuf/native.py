@@ -61,7 +61,7 @@ class NativeProtobufReader:
         frames = self._decoder.frames(buffers)
         good = [frame for frame in frames if self._python.frame_reason(frame) is None]
         column, left = self._decoder.decode(buffers, good)
-        return completed(pa.array(column), left, values, self._python)
+        return completed(pa.array(column), left, values, self._python.read_column)
 
 
 class _Plan:

@@ -29,7 +29,7 @@ from kafka_ordered_ops.decoding.protobuf.schemas import (
 )
 from kafka_ordered_ops.decoding.protobuf.sizes import Shape, check_size, length_without_look
 from kafka_ordered_ops.decoding.protobuf.types import message_type
-from kafka_ordered_ops.kafka.schema_registry import RegistryClient
+from kafka_ordered_ops.kafka.schema_registry import SchemaClient
 
 #: Frames whose message was checked. There are a few, unless the bytes are no frames.
 _FRAMES_MAX: Final = 1_000
@@ -39,7 +39,7 @@ _NAMES_SHOWN: Final = 10
 class ProtobufReader(ValueReader):
     """Decodes the values of one column."""
 
-    def __init__(self, protobuf: Protobuf, registry: RegistryClient | None) -> None:
+    def __init__(self, protobuf: Protobuf, registry: SchemaClient | None) -> None:
         if protobuf.needs_registry and registry is None:
             raise ConfigError(
                 f"{protobuf!r}: the schema of each value comes from a registry, by its id. Name the registry, or give the "

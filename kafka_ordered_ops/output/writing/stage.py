@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 from kafka_ordered_ops.core.window.partition import columns_of
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.decoding.decoder import DECODED_ROWS, Decoder, LeaveOut, decoder_of
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.left_out import LeftOut
 from kafka_ordered_ops.decoding.plain_types import plain_batch, plain_columns
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
@@ -110,7 +111,8 @@ def stage_windows(
     Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
     cutoff; null if the plan does not know them), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
     (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
-    ``files``.
+    ``files``; and where columns are inferred and new fields are left out, ``discarded``, the values with such fields, and
+    ``discarded:FIELD`` for each field.
 
     Args:
         plans: windows of one group and isolation, each once.
@@ -148,6 +150,7 @@ def stage_windows(
     decoder = decoder_of(plans[0].window, settings)
     limit = plans[0].window.dead_letter
     left_out = None if limit is None else LeftOut(limit, [plan.offsets for plan in plans])
+    discarded = [Discarded() if decoder is not None and decoder.discards else None for _ in plans]
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     partition = outputs[0].partition
     schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition)
@@ -180,12 +183,13 @@ def stage_windows(
                     window,
                     rows
                     if decoder is None
-                    else partial(_decoded, decoder, rows, schema, leave_out),
+                    else partial(_decoded, decoder, rows, schema, leave_out, discarded[window]),
                 )
             for window, draft in enumerate(drafts):
                 written = files.close(window)
                 elapsed_ms = round((time.monotonic() - started) * 1000)
-                facts = {**tally.facts(window, left_out), **written, "elapsed_ms": elapsed_ms}
+                counts = tally.facts(window, left_out, discarded[window])
+                facts = {**counts, **written, "elapsed_ms": elapsed_ms}
                 staged = draft.seal(facts)
                 letters = None if left_out is None else left_out.letters(window)
                 sealed.append(replace(staged, dead_letters=letters))
@@ -207,11 +211,17 @@ def _written_columns(decoder: Decoder, partition: str | None) -> pa.Schema:
 
 
 def _decoded(
-    decoder: Decoder, rows: Rows, columns: pa.Schema, leave_out: LeaveOut | None
+    decoder: Decoder,
+    rows: Rows,
+    columns: pa.Schema,
+    leave_out: LeaveOut | None,
+    discarded: Discarded | None,
 ) -> pa.Table:
     """Return a file's rows decoded, in the thread that writes it."""
     table = rows()
-    batches = (decoder.decoded(batch, leave_out) for batch in table.to_batches(DECODED_ROWS))
+    batches = (
+        decoder.decoded(batch, leave_out, discarded) for batch in table.to_batches(DECODED_ROWS)
+    )
     return pa.Table.from_batches((plain_batch(batch, columns) for batch in batches), columns)
 
 
@@ -235,7 +245,9 @@ class Tally:
         np.minimum.at(self._least, windows, timestamps_ms)
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
-    def facts(self, window: int, left_out: LeftOut | None = None) -> Facts:
+    def facts(
+        self, window: int, left_out: LeftOut | None = None, discarded: Discarded | None = None
+    ) -> Facts:
         """Return the counts of one window so far; only ``records`` does not count those that are left out."""
         records, is_known = int(self._records[window]), self._tells_out_of_order[window]
         bad = {} if left_out is None else {"dead_letters": left_out.count(window)}
@@ -246,6 +258,7 @@ class Tally:
             "out_of_order": int(self._out_of_order[window]) if is_known else None,
             "timestamp_ms_min": int(self._least[window]) if records else None,
             "timestamp_ms_max": int(self._greatest[window]) if records else None,
+            **({} if discarded is None else discarded.facts()),
         }
 
 

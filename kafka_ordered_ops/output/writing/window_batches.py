@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.decoding.decoder import Decoder
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.left_out import LeftOut
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
@@ -76,7 +77,10 @@ def read_batches(
     )
     # Last: bytes take less memory and disk than columns.
     leave_out = None if left_out is None else partial(left_out.add_rows, 0)
+    discarded = Discarded() if decoder is not None and decoder.discards else None
     yield from (
-        batches if decoder is None else (decoder.decoded(batch, leave_out) for batch in batches)
+        batches
+        if decoder is None
+        else (decoder.decoded(batch, leave_out, discarded) for batch in batches)
     )
-    finished(tally.facts(0, left_out))
+    finished(tally.facts(0, left_out, discarded))

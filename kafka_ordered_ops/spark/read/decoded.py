@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_ordered_ops.decoding.decoder import Decoder
+from kafka_ordered_ops.decoding.discarded import Discarded
 from kafka_ordered_ops.decoding.left_out import Without
 from kafka_ordered_ops.decoding.plain_types import plain_batch, plain_columns
 from kafka_ordered_ops.spark.read.files_source import to_arrow
@@ -17,35 +20,88 @@ from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order, order_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: Counts of fields without a column, as JSON in one of the rows that were decoded together, and null in all others. So they are
+#: exact where each row is written once, however often tasks run.
+DISCARDED: Final = "_koo_discarded"
 
-def decoded_frame(frame: DataFrame, decoder: Decoder, without: Without) -> DataFrame:
+
+@dataclass(frozen=True)
+class _Task:
+    """What a task does with batches; pickled for it."""
+
+    decoder: Decoder
+    without: Without
+    columns: pa.Schema
+    is_counted: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in map(self.without, batches):
+            if not self.is_counted:
+                yield plain_batch(self.decoder.decoded(batch), self.columns)
+                continue
+            for rows in _by_window(batch):
+                discarded = Discarded()
+                decoded = plain_batch(self.decoder.decoded(rows, None, discarded), self.columns)
+                texts: list[str | None] = [None] * rows.num_rows
+                if discarded.values:
+                    texts[0] = json.dumps([discarded.values, discarded.fields])
+                yield decoded.append_column(DISCARDED, pa.array(texts, pa.string()))
+
+
+def decoded_frame(
+    frame: DataFrame, decoder: Decoder, without: Without, *, counted: bool = False
+) -> DataFrame:
     """Return records with decoded columns, in the same order and partitions.
 
     Args:
         frame: the records.
         decoder: how they are decoded. A bad record fails the task, unless it is kept or left out.
         without: leaves out the records that become dead letters.
+        counted: add `DISCARDED`. Then rows of several windows that are in no order may change their places.
 
     Raises:
         ConfigError: there is no type for a column in Spark.
     """
-    decoded = _decoded(frame, decoder, without)
+
+    def of(records: DataFrame) -> DataFrame:
+        return _decoded(records, decoder, without, is_counted=counted)
+
+    decoded = of(frame)
     if (known := order_of(frame)) is not None:
-        dealt = None if known.dealt is None else _decoded(known.dealt, decoder, without)
+        dealt = None if known.dealt is None else of(known.dealt)
         mark_in_order(decoded, InOrder(known.window_ids, dealt))
     return decoded
 
 
-def _decoded(frame: DataFrame, decoder: Decoder, without: Without) -> DataFrame:
+def total_discarded(texts: Iterable[str]) -> dict[str, int | None]:
+    """Return the counts that `DISCARDED` had in the rows of a window, as facts of its output."""
+    total = Discarded()
+    for text in texts:
+        values, fields = json.loads(text)
+        total.add(values, fields)
+    return total.facts()
+
+
+def _decoded(
+    frame: DataFrame, decoder: Decoder, without: Without, *, is_counted: bool
+) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = plain_columns(decoder.schema_of(to_arrow(frame.schema)))
-    schema = from_arrow_schema(columns, prefer_timestamp_ntz=True)
-    return frame.mapInArrow(partial(_batches, decoder, without, columns), schema)
+    written = columns.append(pa.field(DISCARDED, pa.string())) if is_counted else columns
+    schema = from_arrow_schema(written, prefer_timestamp_ntz=True)
+    return frame.mapInArrow(_Task(decoder, without, columns, is_counted), schema)
 
 
-def _batches(
-    decoder: Decoder, without: Without, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield plain_batch(decoder.decoded(without(batch)), columns)
+def _by_window(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each window that a batch has."""
+    if not batch.num_rows:
+        yield batch
+        return
+    ids: Any = batch.column("window_id")
+    windows: Any = pc.unique(ids)
+    if len(windows) == 1:
+        yield batch
+        return
+    for window_id in windows:
+        yield batch.filter(pc.equal(ids, window_id))

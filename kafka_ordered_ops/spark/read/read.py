@@ -120,6 +120,7 @@ def read_good(
     local_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
     known: Sequence[DeadLetters] | None = None,
+    counted: bool = False,
 ) -> tuple[DataFrame, Sequence[DeadLetters] | None]:
     """Return what `read_windows` returns, and the records of each window that are not in it because they become dead letters.
 
@@ -129,6 +130,7 @@ def read_good(
     Args:
         spark, plans, settings, ordered, engine, local_root, stall_timeout_s: as for `read_windows`.
         known: the records that an earlier read has left out, which are left out again.
+        counted: add `DISCARDED` with the counts of fields without a column, for `write_each`; if such fields are left out.
 
     Raises:
         DecodeError: there are too many of them.
@@ -155,4 +157,5 @@ def read_good(
         known = find_bad_records(
             unordered, decoder, limit, {plan.window_id: plan.offsets for plan in plans}
         )
-    return decoded_frame(frame, decoder, Without(known or ())), known
+    counts = counted and decoder.discards
+    return decoded_frame(frame, decoder, Without(known or ()), counted=counts), known

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.window.dead_letters import bad_name
+from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.decoding.decoder import decoder_of
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.writing.bad_records import BAD_SCHEMA, bad_table, check_beside
+from kafka_ordered_ops.output.writing.window_batches import window_schema
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, running_session
 from kafka_ordered_ops.spark.write.table_output import KeptOutput, PublishedTable, TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
@@ -98,6 +102,35 @@ def copy_to_table(
     """Stage the windows' records unchanged, in the session of the sink, or the one that runs in this process."""
     sink = sink or active_sink(target)
     return _write_each(sink, sink.fitting(read(sink.spark)), plans)
+
+
+class TablePlace:
+    """A table to which windows are copied: inferred columns are compared with it before the windows are claimed.
+
+    Args:
+        target: the table.
+        sink: its sink; `None` means the one in the session that runs in this process when columns are compared.
+    """
+
+    def __init__(self, target: Table, sink: TableSink | None = None) -> None:
+        self._target = target
+        self._sink = sink
+
+    def check(
+        self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
+    ) -> Sequence[str]:
+        """Return no notes: rows of other windows are found when those of a window are written."""
+        return ()
+
+    def check_columns(self, window: Window, settings: ClientSettings) -> None:
+        """Raise `ConfigError` unless the records of a window can fill the table's columns, as they are."""
+        sink = self._sink or active_sink(self._target)
+        try:
+            sink.check_copy(window_schema(decoder_of(window, settings)))
+        except ConfigError as error:
+            raise ConfigError(
+                f"the columns that were inferred for the window: {error}. Nothing was planned"
+            ) from error
 
 
 def check_bad(sink: TableSink) -> None:

@@ -21,6 +21,7 @@ from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
 from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.read.decoded import DISCARDED, total_discarded
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.s3a import lend_credentials
 from kafka_ordered_ops.spark.write.write_session import written_as_given
@@ -122,9 +123,13 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
         # Observed last: the plan below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
         # The folder exists and is empty. Overwriting would remove the flag that shows that it is still the same.
-        writer = observed.write.mode("append").option("compression", "zstd")
+        writer = observed.drop(DISCARDED).write.mode("append").option("compression", "zstd")
         writer.parquet(spark_path(draft.path))
-    facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
+    observed_facts = dict(observation.get)
+    discarded = observed_facts.pop(DISCARDED, None)
+    facts = {name: None if value is None else int(value) for name, value in observed_facts.items()}
+    if discarded is not None:
+        facts |= total_discarded(discarded)
     if not _tells_places(df) or "out_of_order" in facts:
         return facts
     if not plan.tells_out_of_order:
@@ -192,6 +197,8 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
+    if DISCARDED in types:
+        counts.append(f.collect_list(DISCARDED).alias(DISCARDED))
     behind = behind_cutoff(plan) if plan.tells_out_of_order else {}
     if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
         counts.append(f.count_if(_is_out_of_order(behind)).alias("out_of_order"))

@@ -22,6 +22,7 @@ from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
 from kafka_ordered_ops.output.writing.stage_files import FILES_MAX
 from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
+from kafka_ordered_ops.spark.read.decoded import DISCARDED, total_discarded
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.read.reading import parquet_reader
 from kafka_ordered_ops.spark.s3a import lend_credentials
@@ -166,6 +167,8 @@ class _Written:
     records: int
     #: An id from the rows whose window has no number, if there are such rows; a row may also have no id.
     stranger: str | None
+    #: Counts of fields without a column, by window; None if they were not counted.
+    discarded: Mapping[str, list[str]] | None
 
     @property
     def empty_folder(self) -> str:
@@ -184,6 +187,10 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
     observation = Observation()
     stranger = f.when(f.col(WINDOW_NUMBER).isNull(), f.col("window_id"))
     counts = [f.count(f.lit(1)).alias("records"), f.min(stranger).alias("stranger")]
+    is_counted = DISCARDED in df.columns
+    if is_counted:
+        text = f.when(f.col(DISCARDED).isNotNull(), f.struct("window_id", DISCARDED))
+        counts.append(f.collect_list(text).alias(DISCARDED))
     with (
         job_errors(plans, folder),
         _arranged(df, plans, ordered=ordered) as arranged,
@@ -193,13 +200,22 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
         rows = frame.observe(observation, *counts)
         # Sorted last, and by the window first. Otherwise Spark would sort by the window again, without keeping the
         # order of rows within a window.
-        rows = rows.sortWithinPartitions(*arranged.order).drop("window_id", _ROW)
+        rows = rows.sortWithinPartitions(*arranged.order).drop("window_id", _ROW, DISCARDED)
         writer = rows.write.mode("overwrite").option("compression", "zstd")
         # With dynamic, Spark would keep existing files.
         writer = writer.option("partitionOverwriteMode", "static")
         writer.partitionBy(WINDOW_NUMBER).parquet(spark_path(folder))
     observed = observation.get
-    return _Written(folder, arranged.window_ids, int(observed["records"]), observed["stranger"])
+    discarded: dict[str, list[str]] = {}
+    for window_id, one in observed[DISCARDED] if is_counted else ():
+        discarded.setdefault(window_id, []).append(one)
+    return _Written(
+        folder,
+        arranged.window_ids,
+        int(observed["records"]),
+        observed["stranger"],
+        discarded if is_counted else None,
+    )
 
 
 @contextmanager
@@ -261,6 +277,9 @@ def _facts(
     for plan in plans:
         if "out_of_order" in counts and not plan.tells_out_of_order:
             facts[plan.window_id] = {**facts[plan.window_id], "out_of_order": None}
+        if written.discarded is not None:
+            counted = total_discarded(written.discarded.get(plan.window_id, ()))
+            facts[plan.window_id] = {**facts[plan.window_id], **counted}
     return facts
 
 
@@ -317,7 +336,7 @@ def _check_rows(
 
 def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) -> None:
     """Write one file without rows, for all windows that have none."""
-    empty = df.sparkSession.createDataFrame([], df.drop("window_id").schema).coalesce(1)
+    empty = df.sparkSession.createDataFrame([], df.drop("window_id", DISCARDED).schema).coalesce(1)
     with job_errors(plans, written.empty_folder), written_as_given(empty) as frame:
         frame.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 

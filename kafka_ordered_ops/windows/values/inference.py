@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.column_types import fields_from_json, fields_to_json
 from kafka_ordered_ops.core.window.formats import Format, Framing, Infer, Json, is_open
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.frames import content
 from kafka_ordered_ops.decoding.header_frames import no_id, with_frames
@@ -31,19 +32,28 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 SAMPLE_RECORDS: Final = 10_000
 SAMPLE_BYTES: Final = 16 * 1024**2
 
+#: Raises if the columns of a window do not fit where its records go.
+CheckColumns: TypeAlias = Callable[[Window, ClientSettings], object]
+
 #: Columns and fields that a note names.
 _NAMED_MAX: Final = 20
 
 
 def with_inferred(
-    view: GroupView, wish: ClaimWish, *, settings: ClientSettings, stall_timeout_s: float
+    view: GroupView,
+    wish: ClaimWish,
+    check: CheckColumns | None = None,
+    *,
+    settings: ClientSettings,
+    stall_timeout_s: float,
 ) -> ClaimWish:
     """Return a draft whose windows have their columns: those of the group, inferred ones, or both.
 
     The group's columns are read from the view that the draft was made from: if another process stores others meanwhile, the
-    draft cannot be claimed. Windows of one draft have the same columns.
+    draft cannot be claimed. Windows of one draft have the same columns. `check` gets one of them.
 
     Raises:
+        ConfigError: as `check` does.
         DecodeError: no columns hold all values; the error has the places of two values.
         ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
     """
@@ -78,14 +88,18 @@ def with_inferred(
         formats[name] = fixed
         if known is not None:
             columns[name] = fields_to_json(fixed.columns)
+    windows = [
+        replace(one, window=replace(one.window, values=formats["value"], keys=formats["key"]))
+        for one in wish.windows
+    ]
+    # Without values there are no columns yet: the next window decides.
+    if check is not None and not wanted.keys() - columns.keys():
+        check(windows[0].window, settings)
     for note in notes:
         _log.info("group %s: %s", view.group_id, note)
     return replace(
         wish,
-        windows=[
-            replace(one, window=replace(one.window, values=formats["value"], keys=formats["key"]))
-            for one in wish.windows
-        ],
+        windows=windows,
         columns=columns,
         notes=(*wish.notes, *notes),
     )

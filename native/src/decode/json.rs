@@ -16,6 +16,8 @@ use super::wire::{Doubtful, Read};
 /// Fields that the objects of a record may have, whatever its length, and for each of its bytes.
 const FIELDS_MIN: i64 = 20_000;
 const FIELDS_PER_BYTE: i64 = 16;
+/// Fields without a column that are counted by their paths.
+const PATHS_MAX: usize = 1_000;
 
 /// The type of a value.
 #[derive(Clone)]
@@ -42,6 +44,8 @@ struct Value {
 
 #[derive(Clone)]
 struct Object {
+    /// What stands before the names of fields in their paths.
+    prefix: Box<[u8]>,
     fields: Vec<(Box<[u8]>, Value)>,
     places: HashMap<Box<[u8]>, usize>,
     /// The fields of the last object, in their order: the next one mostly has the same.
@@ -60,12 +64,12 @@ pub struct Plan {
 impl Plan {
     /// None: Python decodes such types.
     pub fn new(kind: &DataType, refuses_unknown: bool) -> Option<Plan> {
-        let Kind::Object(object) = kind_of(kind)? else { return None };
+        let Kind::Object(object) = kind_of(kind, "")? else { return None };
         Some(Plan { object, refuses_unknown })
     }
 }
 
-fn kind_of(kind: &DataType) -> Option<Kind> {
+fn kind_of(kind: &DataType, path: &str) -> Option<Kind> {
     Some(match kind {
         DataType::Boolean => Kind::Bool,
         DataType::Float32 | DataType::Float64 => Kind::Float,
@@ -80,13 +84,17 @@ fn kind_of(kind: &DataType) -> Option<Kind> {
         DataType::Timestamp(unit, zone) => {
             Kind::Timestamp { unit: Unit(*unit), has_zone: zone.as_ref().is_some_and(|zone| !zone.is_empty()) }
         }
-        DataType::List(item) => Kind::List(Box::new(value_of(item)?)),
+        DataType::List(item) => Kind::List(Box::new(value_of(item, &format!("{path}[]"))?)),
         DataType::Map(entries, _) => match entries.data_type() {
-            DataType::Struct(fields) => Kind::Map(Box::new(value_of(fields.get(1)?)?)),
+            DataType::Struct(fields) => Kind::Map(Box::new(value_of(fields.get(1)?, &format!("{path}[]"))?)),
             _ => return None,
         },
         DataType::Struct(fields) => {
-            let fields = fields.iter().map(|field| Some((field.name().as_bytes().into(), value_of(field)?)));
+            let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+            let fields = fields.iter().map(|field| {
+                let value = value_of(field, &format!("{prefix}{}", field.name()))?;
+                Some((field.name().as_bytes().into(), value))
+            });
             let fields: Vec<(Box<[u8]>, Value)> = fields.collect::<Option<_>>()?;
             let places: HashMap<_, _> = fields.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
             if places.len() < fields.len() {
@@ -94,14 +102,14 @@ fn kind_of(kind: &DataType) -> Option<Kind> {
             }
             let inner = fields.iter().map(|(_, value)| width_of(value)).sum::<i64>();
             let (order, width) = ((0..fields.len()).collect(), fields.len() as i64 + inner);
-            Kind::Object(Object { fields, places, order, width })
+            Kind::Object(Object { prefix: prefix.into_bytes().into(), fields, places, order, width })
         }
         _ => return None,
     })
 }
 
-fn value_of(field: &Field) -> Option<Value> {
-    Some(Value { kind: kind_of(field.data_type())?, is_nullable: field.is_nullable() })
+fn value_of(field: &Field, path: &str) -> Option<Value> {
+    Some(Value { kind: kind_of(field.data_type(), path)?, is_nullable: field.is_nullable() })
 }
 
 fn width_of(value: &Value) -> i64 {
@@ -118,16 +126,47 @@ pub struct Scratch {
     keys: Vec<u64>,
     /// Fields that may still be filled.
     left: i64,
+    /// Counts fields without a column; none if they are not counted.
+    discarded: Option<Discarded>,
+    /// The paths of those in this text.
+    unknown: Vec<Vec<u8>>,
+}
+
+/// Texts with fields that have no column, in all and by the paths of these fields; the empty one stands for all beyond the first ones.
+#[derive(Default)]
+pub struct Discarded {
+    pub texts: u64,
+    pub fields: HashMap<Vec<u8>, u64>,
+}
+
+impl Discarded {
+    fn add(&mut self, paths: &mut Vec<Vec<u8>>) {
+        if paths.is_empty() {
+            return;
+        }
+        self.texts += 1;
+        paths.sort_unstable();
+        paths.dedup();
+        for path in paths.drain(..) {
+            let is_known = self.fields.len() < PATHS_MAX || self.fields.contains_key(&path);
+            *self.fields.entry(if is_known { path } else { Vec::new() }).or_default() += 1;
+        }
+    }
 }
 
 /// Append a text as a row of a column; what it appended is to be cut off after an error.
 pub fn append(plan: &mut Plan, column: &mut Column, bytes: &[u8], scratch: &mut Scratch) -> Read<()> {
     scratch.refuses_unknown = plan.refuses_unknown;
     scratch.keys.clear();
+    scratch.unknown.clear();
     scratch.left = FIELDS_MIN + FIELDS_PER_BYTE * bytes.len() as i64;
     let mut json = Json::new(bytes)?;
     object(&mut plan.object, column, &mut json, scratch)?;
-    json.end()
+    json.end()?;
+    if let Some(discarded) = &mut scratch.discarded {
+        discarded.add(&mut scratch.unknown);
+    }
+    Ok(())
 }
 
 fn value(plan: &mut Value, column: &mut Column, json: &mut Json, scratch: &mut Scratch) -> Read<()> {
@@ -228,6 +267,8 @@ fn object(plan: &mut Object, column: &mut Column, json: &mut Json, scratch: &mut
             let name = key.get(&mut scratch.text)?;
             let place = plan.place(name, at);
             let unknown = if place.is_none() { hash(name) } else { 0 };
+            let is_counted = place.is_none() && scratch.discarded.is_some();
+            let path = if is_counted { [&*plan.prefix, name].concat() } else { Vec::new() };
             json.expect(b':')?;
             match place {
                 Some(place) => {
@@ -240,7 +281,9 @@ fn object(plan: &mut Object, column: &mut Column, json: &mut Json, scratch: &mut
                 None if scratch.refuses_unknown => return Err(Doubtful),
                 None => {
                     scratch.keys.push(unknown);
-                    skip(json, scratch)?;
+                    if skip(json, scratch)? && is_counted {
+                        scratch.unknown.push(path);
+                    }
                 }
             }
             if !json.goes_on(b'}')? {
@@ -279,23 +322,31 @@ impl Object {
     }
 }
 
-/// Read any value, for nothing.
-fn skip(json: &mut Json, scratch: &mut Scratch) -> Read<()> {
+/// Read any value, for nothing; return whether there is more in it than nulls, lists and objects.
+fn skip(json: &mut Json, scratch: &mut Scratch) -> Read<bool> {
+    let mut is_filled = false;
     match json.peek() {
         b'"' => {
             let text = json.text()?;
             text.get(&mut scratch.text)?;
+            is_filled = true;
         }
         b'n' => json.word("null")?,
-        b't' => json.word("true")?,
-        b'f' => json.word("false")?,
+        b't' => {
+            json.word("true")?;
+            is_filled = true;
+        }
+        b'f' => {
+            json.word("false")?;
+            is_filled = true;
+        }
         b'[' => {
             json.open(b'[')?;
             if json.is_empty(b']') {
-                return Ok(());
+                return Ok(false);
             }
             loop {
-                skip(json, scratch)?;
+                is_filled |= skip(json, scratch)?;
                 if !json.goes_on(b']')? {
                     break;
                 }
@@ -305,13 +356,13 @@ fn skip(json: &mut Json, scratch: &mut Scratch) -> Read<()> {
             let first = scratch.keys.len();
             json.open(b'{')?;
             if json.is_empty(b'}') {
-                return Ok(());
+                return Ok(false);
             }
             loop {
                 let key = json.text()?;
                 scratch.keys.push(hash(key.get(&mut scratch.text)?));
                 json.expect(b':')?;
-                skip(json, scratch)?;
+                is_filled |= skip(json, scratch)?;
                 if !json.goes_on(b'}')? {
                     break;
                 }
@@ -320,12 +371,23 @@ fn skip(json: &mut Json, scratch: &mut Scratch) -> Read<()> {
         }
         _ => {
             json.number()?;
+            is_filled = true;
         }
     }
-    Ok(())
+    Ok(is_filled)
 }
 
 impl Scratch {
+    /// Return one that counts fields without a column.
+    pub fn counting() -> Scratch {
+        Scratch { discarded: Some(Discarded::default()), ..Scratch::default() }
+    }
+
+    /// Return what was counted.
+    pub fn counted(self) -> Discarded {
+        self.discarded.unwrap_or_default()
+    }
+
     fn spend(&mut self, fields: i64) -> Read<()> {
         self.left -= fields;
         if self.left < 0 { Err(Doubtful) } else { Ok(()) }

@@ -1,5 +1,6 @@
 //! The decoders of Protobuf and JSON for Python.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -61,6 +62,9 @@ impl ProtobufDecoder {
     }
 }
 
+/// A column, the rows that are left to Python, and fields without a column: of how many values, and how often each.
+type Counted = (Decoded, Vec<usize>, u64, HashMap<String, u64>);
+
 /// Decodes texts of JSON.
 #[pyclass(frozen)]
 pub struct JsonDecoder(Json);
@@ -82,6 +86,15 @@ impl JsonDecoder {
         let input = input(buffers)?;
         let (array, left) = py.detach(|| self.0.decode(input)).map_err(failed)?;
         Ok((Decoded::of(array), left))
+    }
+
+    /// Return the same, how many values have fields without a column, and the counts of these fields by their paths.
+    fn decode_counted(&self, py: Python<'_>, buffers: Buffers<'_>) -> PyResult<Counted> {
+        let input = input(buffers)?;
+        let ((array, left), discarded) = py.detach(|| self.0.decode_counted(input)).map_err(failed)?;
+        let fields = discarded.fields.into_iter();
+        let fields = fields.map(|(path, count)| (String::from_utf8_lossy(&path).into_owned(), count)).collect();
+        Ok((Decoded::of(array), left, discarded.texts, fields))
     }
 }
 

@@ -95,10 +95,21 @@ pub struct Json {
 impl Json {
     /// Decode values; all are text after their frames.
     pub fn decode(&self, input: Input) -> Result<Decoded, String> {
-        let (mut plan, mut scratch) = (self.plan.clone(), json::Scratch::default());
+        self.decode_with(input, &mut json::Scratch::default())
+    }
+
+    /// Decode values, and count those that have fields without a column.
+    pub fn decode_counted(&self, input: Input) -> Result<(Decoded, json::Discarded), String> {
+        let mut scratch = json::Scratch::counting();
+        let decoded = self.decode_with(input, &mut scratch)?;
+        Ok((decoded, scratch.counted()))
+    }
+
+    fn decode_with(&self, input: Input, scratch: &mut json::Scratch) -> Result<Decoded, String> {
+        let mut plan = self.plan.clone();
         decode(&self.kind, input, |column, value| {
             let text = self.framing.after_id(value).ok_or(Doubtful)?;
-            json::append(&mut plan, column, text, &mut scratch)
+            json::append(&mut plan, column, text, scratch)
         })
     }
 }

@@ -1,0 +1,1 @@
+"""Clients of schema registries: what they have in common, and that of AWS Glue."""
