@@ -3,10 +3,9 @@
 ::
 
     @ordered_window_asset(
-        topics=["orders"],
-        group_id="lake-orders",
         key="orders",
-        starting_offsets="earliest",
+        window=Window("orders", starting_offsets="earliest"),
+        group_id="lake-orders",
         output="/lake/orders",
         partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
     )
@@ -33,13 +32,23 @@ from typing import TYPE_CHECKING
 from kafka_ordered_ops.core.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.dagster.assets import (
+    from kafka_ordered_ops.dagster.assets.several import (
+        ordered_window_multi_asset as ordered_window_multi_asset,
+    )
+    from kafka_ordered_ops.dagster.assets.single import (
         build_ordered_window_asset as build_ordered_window_asset,
     )
-    from kafka_ordered_ops.dagster.assets import ordered_window_asset as ordered_window_asset
+    from kafka_ordered_ops.dagster.assets.single import ordered_window_asset as ordered_window_asset
+    from kafka_ordered_ops.dagster.assets.translator import (
+        KafkaWindowTranslator as KafkaWindowTranslator,
+    )
+    from kafka_ordered_ops.dagster.assets.window_op import WindowOp as WindowOp
     from kafka_ordered_ops.dagster.automation import catch_up_condition as catch_up_condition
     from kafka_ordered_ops.dagster.check import partitions_live_check as partitions_live_check
     from kafka_ordered_ops.dagster.check import windows_held_check as windows_held_check
+    from kafka_ordered_ops.dagster.components.multi_asset import (
+        OrderedWindowMultiComponent as OrderedWindowMultiComponent,
+    )
     from kafka_ordered_ops.dagster.components.ordered_window import (
         OrderedWindowComponent as OrderedWindowComponent,
     )
@@ -66,9 +75,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.topics import (
         build_kafka_topic_assets as build_kafka_topic_assets,
     )
-    from kafka_ordered_ops.dagster.translator import (
-        KafkaWindowTranslator as KafkaWindowTranslator,
-    )
 
 #: The module of each public name.
 _HOMES = {
@@ -76,18 +82,21 @@ _HOMES = {
     "KafkaResource": "dagster.resource",
     "KafkaResourceComponent": "dagster.components.resource_component",
     "KafkaTopicsComponent": "dagster.components.topics_component",
-    "KafkaWindowTranslator": "dagster.translator",
+    "KafkaWindowTranslator": "dagster.assets.translator",
     "OnNotLive": "dagster.settings",
     "OrderedWindowComponent": "dagster.components.ordered_window",
+    "OrderedWindowMultiComponent": "dagster.components.multi_asset",
     "SparkResource": "dagster.spark_resource",
+    "WindowOp": "dagster.assets.window_op",
     "WindowSettings": "dagster.settings",
     "build_kafka_topic_assets": "dagster.topics",
-    "build_ordered_window_asset": "dagster.assets",
+    "build_ordered_window_asset": "dagster.assets.single",
     "build_ordered_window_op": "dagster.ops",
     "build_partitions_live_sensor": "dagster.sensor",
     "build_process_window_op": "dagster.process_ops",
     "catch_up_condition": "dagster.automation",
-    "ordered_window_asset": "dagster.assets",
+    "ordered_window_asset": "dagster.assets.single",
+    "ordered_window_multi_asset": "dagster.assets.several",
     "ordered_window_op": "dagster.ops",
     "partitions_live_check": "dagster.check",
     "window_id_of": "dagster.settings",

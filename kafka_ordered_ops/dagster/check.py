@@ -19,8 +19,8 @@ from dagster import (
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_ms, time_text
+from kafka_ordered_ops.dagster.assets.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.metadata.tables import partitions_table
-from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.step.times import in_ms, times_of
 from kafka_ordered_ops.delivery.arguments import with_known_names

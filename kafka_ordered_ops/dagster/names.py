@@ -6,8 +6,9 @@ import hashlib
 import re
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
-from dagster import AssetKey, AssetsDefinition, BetaWarning, IOManagerDefinition, ResourceDefinition
+from dagster import AssetKey, AssetsDefinition, BetaWarning, ResourceDefinition
 
 
 def op_safe(text: str) -> str:
@@ -26,22 +27,19 @@ def inputs_name(key: AssetKey) -> str:
     return f"windows_of_{op_safe('__'.join(key.path))}"
 
 
-def with_resources(
-    asset: AssetsDefinition, alone: str, inputs: Mapping[str, IOManagerDefinition]
-) -> AssetsDefinition:
-    """Return the asset, marked so that Dagster loads no other asset of the same group and cluster beside it.
+def mark() -> ResourceDefinition:
+    """Return a resource that an asset requires so that Dagster loads no other asset of the same group and cluster beside it.
 
     Dagster refuses assets of one job with different resources of one name, and each asset makes its own.
-
-    Args:
-        asset: the asset.
-        alone: the name of the mark.
-        inputs: what loads the asset's windows for downstream assets, by name.
     """
-    mark = ResourceDefinition(_nothing, description="One asset plans a group's windows.")
+    return ResourceDefinition(_nothing, description="One asset plans a group's windows.")
+
+
+def with_resources(asset: AssetsDefinition, resources: Mapping[str, Any]) -> AssetsDefinition:
+    """Return an asset with resources of its own, besides those of the code location."""
     # The decorator accepts only resources that its function requires.
     attributes = asset.get_attributes_dict()
-    attributes["resource_defs"] = {**attributes["resource_defs"], alone: mark, **inputs}
+    attributes["resource_defs"] = {**attributes["resource_defs"], **resources}
     with warnings.catch_warnings():
         # Dagster calls assets' own resources beta.
         warnings.simplefilter("ignore", BetaWarning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,8 @@ from dagster import (
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.dagster.assets.registry import WindowAsset, window_assets
 from kafka_ordered_ops.dagster.names import op_safe
-from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.sensing.asset_look import AssetLook, Candidate, Limits
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor
 from kafka_ordered_ops.delivery.arguments import with_known_names
@@ -49,15 +50,16 @@ def build_partitions_live_sensor(
     """Return a sensor that requests live partitions which are neither delivered nor requested yet.
 
     Live: every Kafka partition has a record stamped at or after the end of the partition's interval (and the
-    maximum out-of-orderness), or is idle by the asset's `grace`. Neighbouring partitions share one run. For an asset
-    without partitions it requests a run whenever everything before the next cutoff has been written: cutoffs are
-    `every` apart.
+    maximum out-of-orderness), or is idle by the asset's `grace`. Neighbouring partitions share one run, and so do the same
+    partitions of assets of one step. For an asset without partitions it requests a run whenever everything before the
+    next cutoff has been written: cutoffs are `every` apart.
 
     A tick reads logs and the ledger. It joins no group and changes nothing. If a broker is down, the tick fails.
     Requests are not repeated: use Dagster's run retries for failed runs.
 
     Args:
-        assets: results of `ordered_window_asset` or `build_ordered_window_asset`; one or several.
+        assets: results of `ordered_window_asset`, `build_ordered_window_asset` or `ordered_window_multi_asset`; one or
+            several.
         name: the sensor's name; by default built from the assets' keys.
         lookback: ignore partitions that ended longer ago. By default all partitions of the asset count.
         every: for assets without partitions: the distance between their cutoffs, counted from 1970-01-01T00:00Z.
@@ -71,7 +73,7 @@ def build_partitions_live_sensor(
             number out of range.
     """
     asset_list = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
-    definitions = [window_asset(asset) for asset in asset_list]
+    definitions = [definition for asset in asset_list for definition in window_assets(asset)]
     _check(definitions, lookback, every, partitions_max)
     limits = Limits(
         partitions_max=partitions_max, runs_max=RUNS_MAX, lookback=lookback, every=every
@@ -139,7 +141,7 @@ class _Ticker:
         deadline = time.monotonic() + TICK_S
         cursor, now = self._cursor(context), datetime.now(UTC)
         cursors: dict[str, AssetCursor] = {}
-        requests: list[RunRequest] = []
+        found: list[tuple[WindowAsset, Sequence[Candidate]]] = []
         errors: list[KafkaOrderedOpsError] = []
         for look in self._looks:
             definition, key = look.about, look.about.key.to_user_string()
@@ -157,10 +159,10 @@ class _Ticker:
                 cursors[key] = AssetCursor(before.requested, (text,))
                 continue
             cursors[key] = result.cursor
-            requests += [self._request(definition, piece) for piece in result.pieces]
-        if errors and not requests:
+            found += [(definition, piece) for piece in result.pieces]
+        if errors and not found:
             raise _all_of(errors)
-        return self._result(context, Cursor(cursors), requests)
+        return self._result(context, Cursor(cursors), self._requests(found))
 
     def _cursor(self, context: SensorEvaluationContext) -> Cursor:
         try:
@@ -170,19 +172,31 @@ class _Ticker:
             context.log.warning("The cursor is unreadable and is reset: %s", error)
             return Cursor()
 
-    def _request(self, definition: WindowAsset, piece: Sequence[Candidate]) -> RunRequest:
-        key, first, last = definition.key.to_user_string(), piece[0], piece[-1]
+    def _requests(
+        self, found: Sequence[tuple[WindowAsset, Sequence[Candidate]]]
+    ) -> list[RunRequest]:
+        """Return one request for each piece; assets of one step share those that are the same."""
+        shared: dict[tuple[str, tuple[Candidate, ...]], list[WindowAsset]] = {}
+        for definition, piece in found:
+            shared.setdefault((definition.step_name, tuple(piece)), []).append(definition)
+        return [self._request(definitions, piece) for (_, piece), definitions in shared.items()]
+
+    def _request(
+        self, definitions: Sequence[WindowAsset], piece: Sequence[Candidate]
+    ) -> RunRequest:
+        first, last = piece[0], piece[-1]
+        names = [definition.key.to_user_string() for definition in definitions]
         span = first.name if first is last else f"{first.name}...{last.name}"
         again = sum(candidate.rewound for candidate in piece)
         tags = dict(self._tags)
         if first is not last:
             tags["dagster/asset_partition_range_start"] = first.name
             tags["dagster/asset_partition_range_end"] = last.name
-        is_one = definition.partitions_def is not None and first is last
+        is_one = definitions[0].partitions_def is not None and first is last
         return RunRequest(
             # A rewound window must run again, but Dagster skips run keys of earlier requests.
-            run_key=f"{key}:{span}" + (f":{again}" if again else ""),
-            asset_selection=[definition.key],
+            run_key=f"{_label(definitions[0], names)}:{span}" + (f":{again}" if again else ""),
+            asset_selection=[definition.key for definition in definitions],
             partition_key=first.name if is_one else None,
             tags=tags,
         )
@@ -214,3 +228,11 @@ def _all_of(errors: Sequence[KafkaOrderedOpsError]) -> KafkaOrderedOpsError:
 def _name(keys: Sequence[Any]) -> str:
     names = "_and_".join("__".join(key.path) for key in keys[:3])
     return op_safe(names)[:80] + "_partitions_live"
+
+
+def _label(definition: WindowAsset, names: Sequence[str]) -> str:
+    """Return what stands in a run's key for its assets: of several, the name of their step and a digest."""
+    if len(names) == 1:
+        return names[0]
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
+    return f"{definition.step_name}[{digest}]"

@@ -24,10 +24,10 @@ from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.cluster.names import is_topic_name
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.dagster.assets.translator import KafkaWindowTranslator
 from kafka_ordered_ops.dagster.metadata.tables import table
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
-from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.delivery.arguments import with_known_names
 
 if TYPE_CHECKING:

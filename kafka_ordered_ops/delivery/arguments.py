@@ -16,8 +16,10 @@ from kafka_ordered_ops.spec.jobs import Application, Function
 from kafka_ordered_ops.spec.process import Process
 from kafka_ordered_ops.spec.table import Table
 
-#: Parameters of hosts, and the classes of their values.
-_VALUES: Final[Sequence[tuple[str, type]]] = (
+#: Parameters, and the classes of their values.
+Values = Sequence[tuple[str, type]]
+#: Those of all hosts.
+_VALUES: Final[Values] = (
     ("window", Window),
     ("policy", Policy),
     ("output", Folder),
@@ -50,19 +52,21 @@ def arguments(variables: Mapping[str, Any], *, own: Collection[str] = ()) -> dic
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def check_names(what: str, names: Iterable[str], parameters: Collection[str]) -> None:
+def check_names(
+    what: str, names: Iterable[str], parameters: Collection[str], values: Values = _VALUES
+) -> None:
     """Raise `ConfigError` for a parameter that `what` does not have, with a hint about the intended one."""
     unknown = [name for name in names if name not in parameters]
     if not unknown:
         return
-    problems = [f"{name!r}{_hint(name, parameters)}" for name in unknown]
+    problems = [f"{name!r}{_hint(name, parameters, values)}" for name in unknown]
     raise ConfigError(f"{what} has no parameter {', '.join(problems)}")
 
 
-def _hint(name: str, parameters: Collection[str]) -> str:
+def _hint(name: str, parameters: Collection[str], values: Values) -> str:
     """Return a hint about an unknown name: a similar parameter, or the field of a parameter's value."""
     hints = {candidate: f" (did you mean {candidate!r}?)" for candidate in parameters}
-    for parameter, kind in _VALUES:
+    for parameter, kind in values:
         for field in inspect.signature(kind).parameters if parameter in parameters else ():
             hints.setdefault(field, f" (give {parameter}={kind.__name__}(..., {field}=...))")
     near = difflib.get_close_matches(name, hints, n=1)
@@ -71,15 +75,25 @@ def _hint(name: str, parameters: Collection[str]) -> str:
 
 def with_known_names(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, or an ``__init__``, that raises the `ConfigError` of `check_names` for unknown names."""
-    parameters = inspect.signature(function).parameters
+    return with_known_values()(function)
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        is_class = function.__name__ == "__init__"
-        check_names(type(args[0]).__name__ if is_class else function.__name__, kwargs, parameters)
-        return function(*args, **kwargs)
 
-    return checked
+def with_known_values(*values: tuple[str, type]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return `with_known_names` for a function with further values: parameters, and the classes of their values."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            is_class = function.__name__ == "__init__"
+            name = type(args[0]).__name__ if is_class else function.__name__
+            check_names(name, kwargs, parameters, (*_VALUES, *values))
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def with_known_fields(kind: type[R]) -> type[R]:

@@ -118,7 +118,6 @@ class OrderedReader:
         question = Question.of(
             topics=topics,
             exclude=exclude,
-            plan=None,
             starting_offsets=starting_offsets,
             until=until,
             follow=follow,
@@ -158,22 +157,8 @@ class OrderedReader:
         check_not_covered(plan)
         plan.window.check_no_dead_letters("an OrderedReader")
         reader = cls.__new__(cls)
-        question = Question.of(
-            topics=(),
-            exclude=(),
-            plan=plan,
-            starting_offsets="earliest",
-            until=None,
-            follow=False,
-            group_id=None,
-            isolation=plan.isolation,
-            order=order,
-            on_data_loss=OnOutOfRange.FAIL,
-            batch_size=batch_size,
-            limits=limits,
-            decoding=None,
-            progress=progress,
-            clock=time.time,
+        question = Question.of_plan(
+            plan, order=order, batch_size=batch_size, limits=limits, progress=progress
         )
         reader._start(ClientSettings.of(settings), question)
         return reader

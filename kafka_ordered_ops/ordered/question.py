@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,7 +72,6 @@ class Question:
         *,
         topics: str | Sequence[str],
         exclude: str | Sequence[str],
-        plan: WindowPlan | None,
         starting_offsets: StartsGiven,
         on_data_loss: OnOutOfRange | str,
         until: datetime | str | None,
@@ -85,9 +85,9 @@ class Question:
         progress: Progress | None,
         clock: Callable[[], float],
     ) -> Question:
-        """Check all arguments; raise `ConfigError`, which names the invalid one."""
+        """Check all arguments of a read of topics; raise `ConfigError`, which names the invalid one."""
         names = _names(topics, what="topics")
-        if not names and plan is None:
+        if not names:
             raise ConfigError("topics is empty: give a name or pattern, or a list of at least one")
         following = check_flag(follow, what="follow")
         member = Member.of(group_id)
@@ -102,8 +102,7 @@ class Question:
                 "starting_offsets is 'committed', and there is no group_id with committed offsets: set group_id and "
                 "follow=True, or choose other starting offsets"
             )
-        if progress is not None:
-            check_function(progress, what="progress", takes=2)
+        _check_progress(progress)
         checked = checked_clock(clock)
         # So that a clock that does not return a time fails now, not in the middle of a read.
         checked()
@@ -127,18 +126,48 @@ class Question:
             topics=names,
             window=window,
             exclude=excluded,
-            plan=plan,
+            plan=None,
             starts=starts,
             on_data_loss=policy,
             follow=following,
             member=member,
             isolation=chosen,
             ordering=ordering,
-            batch_size=check_count(batch_size, what="batch_size", least=1, greatest=INT64_MAX),
+            batch_size=_size(batch_size),
             limits=check_limits(limits),
             decoding=_check_decoding(decoding, names),
             progress=progress,
             clock=checked,
+        )
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: WindowPlan,
+        *,
+        order: Order | Ordering | str,
+        batch_size: int,
+        limits: ReadLimits | None,
+        progress: Progress | None,
+    ) -> Question:
+        """Check all arguments of a read of a plan; raise `ConfigError`, which names the invalid one."""
+        _check_progress(progress)
+        return cls(
+            topics=(),
+            window=None,
+            exclude=(),
+            plan=plan,
+            starts=ReadStarts.of("earliest", ()),
+            on_data_loss=OnOutOfRange.FAIL,
+            follow=False,
+            member=None,
+            isolation=plan.isolation,
+            ordering=Ordering.of(order),
+            batch_size=_size(batch_size),
+            limits=check_limits(limits),
+            decoding=None,
+            progress=progress,
+            clock=time.time,
         )
 
     @property
@@ -186,3 +215,12 @@ def _names(value: object, *, what: str) -> tuple[str, ...]:
     for name in names:
         check_topic(name, what=what)
     return names
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None:
+        check_function(progress, what="progress", takes=2)
+
+
+def _size(batch_size: object) -> int:
+    return check_count(batch_size, what="batch_size", least=1, greatest=INT64_MAX)

@@ -13,47 +13,86 @@ from kafka_ordered_ops import AtTime, ConfigError, SettingNotAllowedError, Windo
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
+    WindowOp,
     build_kafka_topic_assets,
     build_ordered_window_asset,
     build_ordered_window_op,
     build_partitions_live_sensor,
+    catch_up_condition,
     ordered_window_asset,
 )
-from kafka_ordered_ops.dagster.registry import window_asset
+from kafka_ordered_ops.dagster.assets.registry import window_asset
+from tests.support.dagster_support import HOURLY
 from tests.support.host_words import words
 
+DAILY = dg.DailyPartitionsDefinition("2026-01-05")
 GIVEN: dict[str, Any] = {"key": "orders", "topics": "orders", "group_id": "g", "output": "/lake"}
 
 
 @pytest.mark.parametrize("is_built", [True, False])
 def test_an_asset_has_what_dagsters_own_assets_have(*, is_built: bool) -> None:
     """Built or decorated; its topics stay among what it depends on."""
-    more: dict[str, Any] = {
-        "deps": ["customers", dg.AssetKey(["lake", "prices"])],
-        "description": "Orders by the hour.",
-        "group_name": "lake",
-        "owners": ["team:data"],
-        "tags": {"tier": "gold"},
-        "retry_policy": dg.RetryPolicy(max_retries=2),
-    }
+    spec = dg.AssetSpec(
+        "orders",
+        deps=["customers", dg.AssetKey(["lake", "prices"])],
+        description="Orders by the hour.",
+        group_name="lake",
+        owners=["team:data"],
+        tags={"tier": "gold"},
+        kinds={"parquet"},
+        metadata={"sla": "1 h"},
+        code_version="7",
+        automation_condition=catch_up_condition(),
+        partitions_def=HOURLY,
+    )
+    retries = dg.RetryPolicy(max_retries=2)
+    more: dict[str, Any] = {"key": spec, "op": WindowOp(retry_policy=retries, pool="kafka")}
     if is_built:
-        asset = build_ordered_window_asset(**GIVEN, **more)
+        asset = build_ordered_window_asset(**{**GIVEN, **more})
     else:
 
-        @ordered_window_asset(**GIVEN, **more)
+        @ordered_window_asset(**{**GIVEN, **more})
         def asset(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
             windows.copy()
 
-    [spec] = asset.specs
-    assert {dep.asset_key.to_user_string() for dep in spec.deps} == {
+    [found] = asset.specs
+    assert {dep.asset_key.to_user_string() for dep in found.deps} == {
         "kafka/orders",
         "customers",
         "lake/prices",
     }
-    assert (spec.description, spec.group_name) == ("Orders by the hour.", "lake")
-    assert (list(spec.owners), spec.tags["tier"]) == (["team:data"], "gold")
-    assert spec.kinds == {"kafka"}
-    assert asset.op.retry_policy == dg.RetryPolicy(max_retries=2)
+    assert (found.description, found.group_name) == ("Orders by the hour.", "lake")
+    assert (list(found.owners), found.tags["tier"]) == (["team:data"], "gold")
+    assert (found.kinds, found.code_version) == ({"kafka", "parquet"}, "7")
+    assert (found.metadata["sla"], found.metadata["kafka_ordered_ops/group"]) == ("1 h", "g")
+    assert found.automation_condition == catch_up_condition()
+    assert found.partitions_def == asset.partitions_def == HOURLY
+    assert (asset.op.retry_policy, asset.op.pool) == (retries, "kafka")
+
+
+def test_a_spec_may_have_its_own_io_manager() -> None:
+    """Then the package loads nothing for downstream assets."""
+    own = dg.AssetSpec("orders").with_io_manager_key("lake")
+    [spec] = build_ordered_window_asset(**{**GIVEN, "key": own}).specs
+    assert spec.metadata["dagster/io_manager_key"] == "lake"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"op": dg.RetryPolicy()}, "give a WindowOp"),
+        (
+            {"key": dg.AssetSpec("a", partitions_def=HOURLY), "partitions_def": DAILY},
+            "a has other partitions in its spec",
+        ),
+        ({"owners": ["a"]}, r"give key=AssetSpec\(\.\.\., owners="),
+        ({"retry_policy": dg.RetryPolicy()}, r"give op=WindowOp\(\.\.\., retry_policy="),
+    ],
+)
+def test_what_a_spec_or_an_op_cannot_be(given: dict[str, Any], told: str) -> None:
+    """With the value that has the word."""
+    with pytest.raises(ConfigError, match=told):
+        build_ordered_window_asset(**{**GIVEN, **given})
 
 
 def test_values_may_be_texts_as_everywhere() -> None:
@@ -74,7 +113,6 @@ def test_values_may_be_texts_as_everywhere() -> None:
     ("make", "given", "told"),
     [
         (build_ordered_window_asset, {**GIVEN, "starting_offset": "x"}, "starting_offsets="),
-        (ordered_window_asset, {**GIVEN, "owner": ["a"]}, "'owners'"),
         (
             build_ordered_window_op,
             {"name": "a", "topics": "t", "group_id": "g", "outptu": "x"},

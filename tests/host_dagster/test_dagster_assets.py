@@ -40,6 +40,7 @@ from tests.support.dagster_support import (
     copied,
     expected,
     failure_of,
+    serial,
     windows_of,
 )
 from tests.support.dagster_support import hours as hours
@@ -455,7 +456,7 @@ def test_definitions_load_while_the_broker_is_away(house: House) -> None:
 
 def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group_id: str) -> None:
     """Of the partition before it, in runs of one partition each; a run takes no more than its own."""
-    asset = copied(house, hours, group_id, serial=True)
+    asset = copied(house, hours, group_id, key=serial("orders"))
     graph = dg.Definitions([asset], resources={"kafka": house.kafka}).resolve_asset_graph()
     node = graph.get(asset.key)
     assert asset.key in node.parent_keys
@@ -466,5 +467,5 @@ def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group_
         house.materialize(asset, KEYS[hour])
         told = house.told("orders")[KEYS[hour]]
         assert house.offsets(told["dagster/uri"]) == expected(hour)
-    with pytest.raises(ConfigError, match="requires partitions_def"):
-        copied(house, hours, group_id, serial=True, partitions_def=None)
+    with pytest.raises(ConfigError, match="give partitions_def="):
+        copied(house, hours, group_id, key=serial("orders"), partitions_def=None)

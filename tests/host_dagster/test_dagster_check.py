@@ -196,7 +196,7 @@ def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, grou
         group_id,
         partitions_def=broken,
         on_not_live="fail",
-        automation_condition=catch_up_condition(),
+        key=dg.AssetSpec("orders", automation_condition=catch_up_condition()),
     )
     house.materialize(asset, KEYS[2])
     house.materialize(asset, KEYS[7], fails=True)

@@ -33,7 +33,7 @@ from kafka_ordered_ops.dagster import (
     OrderedWindowComponent,
     WindowSettings,
 )
-from kafka_ordered_ops.dagster.registry import window_asset
+from kafka_ordered_ops.dagster.assets.registry import window_asset
 from tests.support.dagster_support import KEYS, House, expected
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
@@ -299,7 +299,8 @@ def test_partitions_are_dagsters_own(partitions: Any, wanted: Any) -> None:
 )
 def test_a_backfill_policy(given: Any, policy: dg.BackfillPolicy) -> None:
     """Dagster's own; one run for all by default."""
-    assert asset_of(resolved(partitions=HOURLY, backfill_policy=given)).backfill_policy == policy
+    op = None if given is None else {"backfill_policy": given}
+    assert asset_of(resolved(partitions=HOURLY, op=op)).backfill_policy == policy
 
 
 def test_a_sensor_from_the_same_file() -> None:

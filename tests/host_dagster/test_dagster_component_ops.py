@@ -12,7 +12,7 @@ from dagster.components.testing.utils import DefsFolderSandbox
 
 from kafka_ordered_ops import ConfigError
 from kafka_ordered_ops.dagster import OrderedWindowComponent, catch_up_condition
-from kafka_ordered_ops.dagster.registry import window_asset
+from kafka_ordered_ops.dagster.assets.registry import window_asset
 from tests.support.dagster_yaml import READS_YAML
 from tests.support.dagster_yaml import sandbox as sandbox
 
@@ -76,14 +76,8 @@ def test_an_op_as_dagsters_own_components_have_it() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"pool": "a", "op": {"pool": "b"}}, "lake/orders: pool is given twice"),
-        (
-            {
-                "backfill_policy": {"type": "single_run"},
-                "op": {"backfill_policy": {"type": "single_run"}},
-            },
-            "backfill_policy is given twice",
-        ),
+        ({"pool": "a"}, "pool"),
+        ({"backfill_policy": {"type": "single_run"}}, "backfill_policy"),
         ({"op": {"retries": 3}}, "retries"),
         ({"op": {"retry_policy": {"backoff": "slow"}}}, "slow|linear"),
         ({"op": {"retry_policy": {"delay": "30"}}}, "delay is 30: give .*PT15M"),
@@ -94,12 +88,6 @@ def test_what_cannot_be_of_an_op(wrong: dict[str, Any], told: str) -> None:
     """Is named when the file is loaded."""
     with pytest.raises(Exception, match=rf"(?s){told}"):
         asset_of(**wrong)
-
-
-def test_two_places_for_a_pool_is_this_packages_error() -> None:
-    """No place wins over the other."""
-    with pytest.raises(ConfigError):
-        asset_of(pool="a", op={"pool": "a"})
 
 
 @dataclass(kw_only=True)

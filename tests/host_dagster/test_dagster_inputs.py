@@ -13,8 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.dagster import window_id_of
-from tests.support.dagster_support import HOURLY, KEYS, House, copied, expected, failure_of
+from kafka_ordered_ops import OpenWindow
+from kafka_ordered_ops.dagster import ordered_window_asset, window_id_of
+from tests.support.dagster_support import (
+    HOURLY,
+    KEYS,
+    House,
+    copied,
+    expected,
+    failure_of,
+    windows_of,
+)
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
 
@@ -103,3 +112,24 @@ def test_what_cannot_be_loaded_is_named(house: House, hours: str, group_id: str)
         downstream(int, lambda _: [], HOURLY, []), KEYS[0], beside=[asset], fails=True
     )
     assert "asset orders cannot be loaded: an input of the type <class 'int'>" in failure_of(failed)
+
+
+def test_a_function_of_windows_takes_inputs(house: House, hours: str, group_id: str) -> None:
+    """By a parameter with the name of an asset that its spec depends on; resources may stand beside it."""
+    found: list[object] = []
+
+    @dg.asset(partitions_def=HOURLY)
+    def customers() -> list[int]:
+        return [1, 2]
+
+    spec = dg.AssetSpec("orders", deps=["customers"])
+
+    @ordered_window_asset(**{**windows_of(house, hours, group_id), "key": spec})
+    def orders(window: OpenWindow, customers: list[int], greeting: dg.ResourceParam[str]) -> None:
+        found.append((greeting, customers))
+        window.write(window)
+
+    house.materialize(customers, KEYS[1])
+    house.materialize(orders, KEYS[1], beside=[customers], greeting="hello")
+    assert found == [("hello", [1, 2])]
+    assert house.offsets(house.told("orders")[KEYS[1]]["dagster/uri"]) == expected(1)

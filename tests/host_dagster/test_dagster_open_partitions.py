@@ -12,6 +12,7 @@ import pytest
 from kafka_ordered_ops import ConfigError, Policy
 from kafka_ordered_ops.dagster import (
     AssetWindows,
+    WindowOp,
     build_partitions_live_sensor,
     ordered_window_asset,
     window_id_of,
@@ -161,7 +162,7 @@ def test_the_same_run_takes_the_same_piece(house: House, hours: str, group_id: s
     arguments = {
         **windows_of(house, hours, group_id),
         "partitions_def": YEARLY,
-        "options": {"retry_policy": dg.RetryPolicy(max_retries=1)},
+        "op": WindowOp(retry_policy=dg.RetryPolicy(max_retries=1)),
     }
 
     @ordered_window_asset(**arguments, open_lag=LAG)

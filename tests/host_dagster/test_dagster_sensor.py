@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.liveness.liveness import Liveness
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.dagster import (
     KafkaResource,
+    WindowOp,
     build_ordered_window_asset,
     build_partitions_live_sensor,
     window_id_of,
@@ -25,7 +26,7 @@ from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor, merged
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
 from tests.conftest import MakeTopic, Produce
-from tests.support.dagster_support import FIRST, HOUR, House, copied
+from tests.support.dagster_support import FIRST, HOUR, House, copied, serial
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
 from tests.support.logs import write_afresh
@@ -160,7 +161,7 @@ def test_runs_are_as_large_as_the_backfill_policy_says(
 ) -> None:
     """And as the sensor says, if that is less."""
     two = dg.BackfillPolicy.multi_run(2)
-    asset = eight(house, hours, group_id, backfill_policy=two)
+    asset = eight(house, hours, group_id, op=WindowOp(backfill_policy=two))
     pairs = [(KEYS[0], KEYS[1]), (KEYS[2], KEYS[3]), (KEYS[4], KEYS[5])]
     assert Ticks(house, asset).asked() == pairs
     assert Ticks(house, asset, partitions_max=1).asked() == [(key, key) for key in KEYS[:6]]
@@ -385,7 +386,7 @@ def test_a_serial_asset_is_asked_for_one_by_one(
     """The next partition when the one before is delivered, though all are live; a run has one."""
     name = topic()
     write(produce, name, 8.5)
-    asset = eight(house, name, group_id, serial=True)
+    asset = eight(house, name, group_id, key=serial("orders"))
     ticks = Ticks(house, asset)
     for key in KEYS[:2]:
         assert ticks.asked() == [(key, key)]

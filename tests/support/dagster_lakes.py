@@ -13,6 +13,7 @@ from kafka_ordered_ops import Folder, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
+    WindowOp,
     ordered_window_asset,
 )
 from tests.support import host_kills
@@ -31,7 +32,7 @@ def own(name: str) -> dict[str, Any]:
         "partitions_def": dg.HourlyPartitionsDefinition(
             "2025-03-01-00:00", end_date="2025-03-02-00:00"
         ),
-        "backfill_policy": dg.BackfillPolicy.multi_run(1),
+        "op": WindowOp(backfill_policy=dg.BackfillPolicy.multi_run(1)),
     }
 
 

@@ -126,23 +126,22 @@ class Dagster:
     def launch(
         self,
         location: str,
-        asset: str,
+        asset: str | Sequence[str],
         partition: str | None = None,
         *,
         in_process: bool = False,
         check: str | None = None,
     ) -> str:
-        """Starts a run of one asset, of one of its partitions, or of one of its checks; returns the run's id."""
+        """Starts a run of assets, of one of their partitions, or of one of an asset's checks; returns the run's id."""
+        paths = [{"path": [key]} for key in ([asset] if isinstance(asset, str) else asset)]
         tags = {} if partition is None else {"dagster/partition": partition}
         params = {
             "selector": {
                 "jobName": "__ASSET_JOB",
                 "repositoryName": "__repository__",
                 "repositoryLocationName": location,
-                "assetSelection": [] if check else [{"path": [asset]}],
-                "assetCheckSelection": [{"assetKey": {"path": [asset]}, "name": check}]
-                if check
-                else None,
+                "assetSelection": [] if check else paths,
+                "assetCheckSelection": [{"assetKey": paths[0], "name": check}] if check else None,
             },
             "executionMetadata": {"tags": _pairs(tags)},
             "runConfigData": _IN_PROCESS if in_process else {},
@@ -152,7 +151,7 @@ class Dagster:
         return str(self._done(query, params=params)["run"]["runId"])
 
     def reexecute(self, run_id: str, strategy: str) -> str:
-        """Runs a run again, ``ALL_STEPS`` or ``FROM_FAILURE``; returns the new one's id."""
+        """Runs a run again, ``ALL_STEPS``, ``FROM_FAILURE`` or ``FROM_ASSET_FAILURE``; returns the new one's id."""
         query = """mutation($params: ReexecutionParams!) {
             it: launchRunReexecution(reexecutionParams: $params) {
               ... on LaunchRunSuccess { run { runId } } ... on Error { message } } }"""
@@ -205,10 +204,13 @@ class Dagster:
 
     # --- backfills ---------------------------------------------------------------------------------
 
-    def backfill(self, asset: str, partitions: Sequence[str], *, in_process: bool = False) -> str:
-        """Starts a backfill of an asset's partitions, cut into runs by its own policy; returns its id."""
+    def backfill(
+        self, asset: str | Sequence[str], partitions: Sequence[str], *, in_process: bool = False
+    ) -> str:
+        """Starts a backfill of partitions of assets, cut into runs by their own policy; returns its id."""
+        keys = [asset] if isinstance(asset, str) else asset
         params = {
-            "assetSelection": [{"path": [asset]}],
+            "assetSelection": [{"path": [key]} for key in keys],
             "partitionNames": list(partitions),
             "runConfigData": _IN_PROCESS if in_process else {},
         }

@@ -13,10 +13,12 @@ from kafka_ordered_ops import Policy, Window
 from kafka_ordered_ops.dagster import (
     AssetWindows,
     KafkaResource,
+    WindowOp,
     build_ordered_window_asset,
     build_partitions_live_sensor,
     catch_up_condition,
     ordered_window_asset,
+    ordered_window_multi_asset,
     windows_held_check,
 )
 from kafka_ordered_ops.spark import SparkSubmit
@@ -73,7 +75,7 @@ def piped(
 
 @ordered_window_asset(
     **own("tried_again", partitions_def=None),
-    options={"retry_policy": dg.RetryPolicy(max_retries=1)},
+    op=WindowOp(retry_policy=dg.RetryPolicy(max_retries=1)),
 )
 def tried_again(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
     """Fails twice, with everything staged."""
@@ -84,8 +86,27 @@ def tried_again(context: dg.AssetExecutionContext, windows: AssetWindows) -> Non
         raise OSError(f"attempt {attempt} fails")
 
 
+@ordered_window_asset(**own("second"))
+def second(windows: AssetWindows) -> None:
+    """Fails, with everything staged, until its test has mended it."""
+    windows.copy()
+    if not (OUTPUT / "second.mended").exists():
+        raise OSError("the second is broken")
+
+
+#: One step of three assets, of which the one in the middle fails.
+several = ordered_window_multi_asset(
+    name="several",
+    assets=[
+        build_ordered_window_asset(**own("first")),
+        second,
+        build_ordered_window_asset(**own("third")),
+    ],
+)
+
+
 nowhere = KafkaResource(config={"bootstrap.servers": os.environ["SCENARIO_NOBODY"]})
-newest_first = build_ordered_window_asset(**own("newest_first", pool="newest-first"))
+newest_first = build_ordered_window_asset(**own("newest_first", op=WindowOp(pool="newest-first")))
 live = build_ordered_window_asset(**own("live"))
 cutoffs = build_ordered_window_asset(**own("cutoffs", partitions_def=None))
 killed = held("killed", policy=Policy(claim_age="PT1S"))
@@ -95,7 +116,7 @@ missing = build_ordered_window_asset(
         partitions_def=dg.HourlyPartitionsDefinition(
             "2025-03-01-00:00", end_date="2025-03-01-08:00"
         ),
-        automation_condition=catch_up_condition(),
+        key=dg.AssetSpec("missing", automation_condition=catch_up_condition()),
     )
 )
 
@@ -104,7 +125,7 @@ defs = dg.Definitions(
         build_ordered_window_asset(**own("one_run")),
         build_ordered_window_asset(**own("a_gap")),
         build_ordered_window_asset(
-            **own("many_runs", backfill_policy=dg.BackfillPolicy.multi_run(1))
+            **own("many_runs", op=WindowOp(backfill_policy=dg.BackfillPolicy.multi_run(1)))
         ),
         newest_first,
         live,
@@ -115,6 +136,7 @@ defs = dg.Definitions(
         killed,
         piped,
         tried_again,
+        several,
         build_ordered_window_asset(**own("away"), kafka_resource="nowhere"),
     ],
     asset_checks=[windows_held_check(killed)],

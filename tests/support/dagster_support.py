@@ -107,14 +107,19 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     return text
 
 
-@pytest.fixture
-def hours(topic: MakeTopic, produce: Produce) -> str:
+def filled(topic: MakeTopic, produce: Produce) -> str:
     """Four records in each of six hours, newest hour first in the log: offset 4 x (5 - hour) + n; and one after."""
     name = topic()
     times = [FIRST + HOUR * hour + HOUR * n / 4 for hour in reversed(range(6)) for n in range(4)]
     times.append(FIRST + HOUR * 6)
     produce((name, 0, None, b"x", round(time.timestamp() * 1000), ()) for time in times)
     return name
+
+
+@pytest.fixture
+def hours(topic: MakeTopic, produce: Produce) -> str:
+    """One such topic."""
+    return filled(topic, produce)
 
 
 def expected(hour: int) -> list[int]:
@@ -136,3 +141,9 @@ def windows_of(house: House, topic: str, group_id: str) -> dict[str, Any]:
 def copied(house: House, topic: str, group_id: str, **more: Any) -> dg.AssetsDefinition:
     """An asset that copies a topic's hours."""
     return build_ordered_window_asset(**words(**{**windows_of(house, topic, group_id), **more}))
+
+
+def serial(key: str) -> dg.AssetSpec:
+    """The spec of an asset that depends on its own partition before."""
+    before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    return dg.AssetSpec(key, deps=[dg.AssetDep(key, partition_mapping=before)])

@@ -20,6 +20,7 @@ from dagster.components.resolved.core_models import (
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.dagster.assets.window_op import WindowOp
 from kafka_ordered_ops.dagster.check import CHECK_NAME
 from kafka_ordered_ops.dagster.components.values import hidden_setting, job_of_file
 from kafka_ordered_ops.dagster.resource import KafkaResource
@@ -221,16 +222,6 @@ ResolvedCheck = Annotated[
 
 # --- an op -----------------------------------------------------------------------------------------
 
-#: How a backfill is divided into runs.
-ResolvedBackfillPolicy = Annotated[
-    dg.BackfillPolicy | None,
-    dg.Resolver(
-        resolve_backfill_policy,
-        model_field_type=SingleRunBackfillPolicyModel | MultiRunBackfillPolicyModel | None,
-        description="How a backfill is divided into runs; by default one run, all windows in one pass.",
-    ),
-]
-
 
 class RetriesModel(dg.Model):
     """Retries of a failed step, in YAML: Dagster's `RetryPolicy`, the delay as a span."""
@@ -254,9 +245,9 @@ def _retries_of(context: dg.ResolutionContext, model: RetriesModel | None) -> dg
     )
 
 
-@dataclass(kw_only=True)
-class WindowOp(dg.Resolvable):
-    """The op of an asset, in YAML, as in Dagster's own components."""
+@dataclass(frozen=True, kw_only=True)
+class WindowOpFields(WindowOp, dg.Resolvable):
+    """The op of an asset, in YAML: the fields of `WindowOp`."""
 
     tags: Annotated[
         dict[str, Any] | None,
@@ -271,12 +262,14 @@ class WindowOp(dg.Resolvable):
         ),
     ] = None
     pool: str | None = None
-    backfill_policy: ResolvedBackfillPolicy = None
-
-    def options(self) -> dict[str, Any]:
-        """Return arguments of `dagster.multi_asset` for which the asset has no parameter."""
-        options = {"op_tags": self.tags, "retry_policy": self.retry_policy}
-        return {name: value for name, value in options.items() if value is not None}
+    backfill_policy: Annotated[
+        dg.BackfillPolicy | None,
+        dg.Resolver(
+            resolve_backfill_policy,
+            model_field_type=SingleRunBackfillPolicyModel | MultiRunBackfillPolicyModel | None,
+            description="How a backfill is divided into runs; by default one run, all windows in one pass.",
+        ),
+    ] = None
 
 
 # --- functions and topics --------------------------------------------------------------------------

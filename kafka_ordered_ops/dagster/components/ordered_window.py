@@ -18,11 +18,12 @@ from dagster.components.resolved.core_models import (
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.policy import DEFAULT_POLICY
-from kafka_ordered_ops.dagster.assets import ordered_window_asset
+from kafka_ordered_ops.dagster.assets.single import window_asset_of
+from kafka_ordered_ops.dagster.assets.translator import KafkaWindowTranslator
+from kafka_ordered_ops.dagster.assets.window_op import DEFAULT_OP
 from kafka_ordered_ops.dagster.automation import catch_up_condition
 from kafka_ordered_ops.dagster.check import partitions_live_check
 from kafka_ordered_ops.dagster.components.models import (
-    ResolvedBackfillPolicy,
     ResolvedCheck,
     ResolvedCondition,
     ResolvedJob,
@@ -30,7 +31,7 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedKafkaName,
     ResolvedSensor,
     ResolvedTopicPrefix,
-    WindowOp,
+    WindowOpFields,
     choice,
     function_of,
     span,
@@ -47,7 +48,6 @@ from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
-from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.delivery.arguments import with_known_fields
 from kafka_ordered_ops.spark.job_checks import check_application
 from kafka_ordered_ops.spec.engine import Engine
@@ -59,19 +59,20 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the file."""
-        name = request.target_path.name
-        dg.scaffold_component(
-            request,
-            {
-                "key": name,
-                "window": {"topics": [name], "starting_offsets": "earliest"},
-                "group_id": f"dagster-{name}",
-                "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
-                "output": f"/tmp/lake/{name}",
-                "on_not_live": "fail",
-                "grace": "PT15M",
-            },
-        )
+        dg.scaffold_component(request, scaffolded(request.target_path.name))
+
+
+def scaffolded(name: str) -> dict[str, Any]:
+    """Return the fields of an hourly asset that copies the topic of its name."""
+    return {
+        "key": name,
+        "window": {"topics": [name], "starting_offsets": "earliest"},
+        "group_id": f"dagster-{name}",
+        "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
+        "output": f"/tmp/lake/{name}",
+        "on_not_live": "fail",
+        "grace": "PT15M",
+    }
 
 
 @dg.scaffold_with(OrderedWindowScaffolder)
@@ -83,7 +84,8 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     It copies the records unchanged into Parquet files below `output`, or submits a Spark application as its `job`. To do
     something else, name a `function`, or derive your own component and override `execute`.
 
-    The fields are the arguments of `build_ordered_window_asset`: values by their fields, spans as ISO 8601 text.
+    The fields are the arguments of `build_ordered_window_asset` and of `dagster.AssetSpec`: values by their fields, spans as ISO
+    8601 text.
 
     Raises:
         ConfigError: invalid settings.
@@ -134,7 +136,6 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     open_lag: Annotated[timedelta | None, span("open_lag")] = None
     on_not_live: Annotated[OnNotLive, choice(OnNotLive, "on_not_live")] = OnNotLive.WARN
     engine: Annotated[Engine | None, choice(Engine, "engine")] = None
-    backfill_policy: ResolvedBackfillPolicy = None
     serial: bool = False
     deps: Annotated[
         Sequence[str],
@@ -155,10 +156,11 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         ),
     ] = None
     tags: dict[str, str] | None = None
-    pool: str | None = None
     op: Annotated[
-        WindowOp | None,
-        dg.Resolver.default(description="The asset's op: tags, a retry policy, a pool."),
+        WindowOpFields | None,
+        dg.Resolver.default(
+            description="The asset's op: tags, retries, a pool, a backfill policy."
+        ),
     ] = None
     automation_condition: ResolvedCondition = None
     topic_key_prefix: ResolvedTopicPrefix = "kafka"
@@ -197,11 +199,10 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             ConfigError: no output, or invalid settings.
         """
         self._check()
-        op = self.op or WindowOp()
         # Each component has its own resource name: two files may name two clusters.
         name = _name_of(self.key) if self.kafka is not None else self.kafka_resource
-        asset = ordered_window_asset(
-            key=self.key,
+        asset = window_asset_of(
+            key=self._spec(),
             topics=self.topics,
             window=self.window,
             group_id=self.group_id,
@@ -212,18 +213,9 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             open_lag=self.open_lag,
             engine=self.engine,
             partitions_def=self.partitions,
-            backfill_policy=self.backfill_policy or op.backfill_policy,
-            automation_condition=self.automation_condition,
             translator=_Translator(self),
             kafka_resource=name,
-            serial=self.serial,
-            deps=[dg.AssetKey.from_user_string(dep) for dep in self.deps],
-            description=self.description,
-            group_name=self.group_name,
-            owners=self.owners,
-            tags=self.tags,
-            pool=self.pool or op.pool,
-            options=op.options(),
+            op=self.op or DEFAULT_OP,
             cluster=self._cluster(),
         )(self._own_function or self._default_function())
         sensors = []
@@ -239,6 +231,24 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             resources={} if self.kafka is None else {name: self.kafka},
         )
 
+    def _spec(self) -> dg.AssetSpec:
+        """Return the asset's spec by the file."""
+        deps: list[dg.AssetKey | dg.AssetDep] = [
+            dg.AssetKey.from_user_string(dep) for dep in self.deps
+        ]
+        if self.serial:
+            before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+            deps.append(dg.AssetDep(self.key, partition_mapping=before))
+        return dg.AssetSpec(
+            self.key,
+            deps=deps,
+            description=self.description,
+            group_name=self.group_name,
+            owners=self.owners,
+            tags=self.tags,
+            automation_condition=self.automation_condition,
+        )
+
     @property
     def _own_function(self) -> Callable[..., Any] | None:
         """Return the function that replaces a copy or an application; None without one."""
@@ -252,9 +262,6 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
 
     def _check(self) -> None:
         key = self.key.to_user_string()
-        for name in ("pool", "backfill_policy"):
-            if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
-                raise ConfigError(f"{key}: {name} is given twice, in op as well")
         if self._own_function is not None and self.job is not None:
             raise ConfigError(f"{key} has a function and a job: give one of them")
         if self._own_function is None and self.engine is not None:

@@ -18,6 +18,7 @@ from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern, matching_to
 from kafka_ordered_ops.core.errors import BrokerError, ConfigError, UnknownTopicError
 from kafka_ordered_ops.core.strict_json import Stored, Texts
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.dagster.assets.translator import KafkaWindowTranslator
 from kafka_ordered_ops.dagster.components.models import (
     ResolvedCondition,
     ResolvedIsolation,
@@ -31,7 +32,6 @@ from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA
 from kafka_ordered_ops.dagster.topics import build_kafka_topic_assets
-from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.delivery.arguments import with_known_fields
 
 #: A user waits for a ``dg`` command, so this is shorter than the timeout of a run.

@@ -12,7 +12,7 @@ from dagster import TimeWindowPartitionsDefinition
 
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import time_ms, time_text
-from kafka_ordered_ops.dagster.registry import WindowAsset
+from kafka_ordered_ops.dagster.assets.registry import WindowAsset
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
 from kafka_ordered_ops.dagster.settings import window_id_of
 from kafka_ordered_ops.dagster.step.times import times_of

@@ -40,9 +40,16 @@ def check_specs(
         ]
 
 
-def check_results(delivered: Delivered, settings: WindowSettings) -> list[AssetCheckResult]:
-    """Return the results of a step of an asset without partitions."""
-    return _results(delivered, settings, None)
+def check_results(
+    context: AssetExecutionContext, key: AssetKey, delivered: Delivered, settings: WindowSettings
+) -> list[AssetCheckResult]:
+    """Return the results of a step of an asset without partitions: those of the selected checks."""
+    return [
+        # The step may have other assets, with checks of the same names.
+        result._replace(asset_key=key)
+        for result in _results(delivered, settings, None)
+        if AssetCheckKey(key, str(result.check_name)) in context.selected_asset_check_keys
+    ]
 
 
 def partition_results(

@@ -44,7 +44,13 @@ from kafka_ordered_ops.dagster.step.open_partitions import (
     with_pieces,
 )
 from kafka_ordered_ops.dagster.step.step_functions import Called, WithoutFunction
-from kafka_ordered_ops.dagster.step.times import StepWindow, began, first_of, windows_of_step
+from kafka_ordered_ops.dagster.step.times import (
+    StepWindow,
+    began,
+    first_of,
+    runs_of,
+    windows_of_step,
+)
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.delivery.job import Found, WindowJob
 from kafka_ordered_ops.delivery.summary import held_texts, job_step
@@ -325,17 +331,20 @@ class Step:
         self, windows: OrderedWindows, plans: Sequence[WindowPlan]
     ) -> tuple[list[WindowPlan], list[WindowPlan]]:
         """Return the windows to deliver, and the delivered windows to read again."""
-        results = {
-            record.plan.window_id: record.result
+        records = {
+            record.plan.window_id: record
             for record in windows.show_many([plan.window_id for plan in plans])
         }
+        runs = {run.run_id for run in runs_of(self.context.instance, self.context.run)}
         fresh, again = [], []
         for plan in plans:
-            result = results[plan.window_id]
+            record = records[plan.window_id]
+            result = record.result
             if not is_finished(plan, result):
                 fresh.append(plan)
             elif plan.content is not PlanContent.COVERED:
-                if is_replayed(plan, self.settings.policy.on_covered):
+                # What an earlier attempt of this run, or of the run that it continues, delivered is not read again.
+                if record.run_id not in runs and is_replayed(plan, self.settings.policy.on_covered):
                     windows.check_readable(plan)
                     # A step is retried in the same run.
                     run, number = self.context.run.run_id, self.context.retry_number

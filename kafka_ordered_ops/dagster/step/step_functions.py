@@ -160,15 +160,15 @@ def step_function(
             context, kafka, partial(delivering, **{name: resources[name] for name in own})
         )
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    remaining = [parameter.replace(kind=keyword) for parameter in own_parameters]
+    # By position or by name: Dagster takes only such parameters for inputs.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    remaining = [parameter.replace(kind=kind) for parameter in own_parameters]
     if kafka_resource not in own:
-        remaining.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
-    remaining += [inspect.Parameter(name, keyword, annotation=_MARK) for name in marks]
-    context = inspect.Parameter(
-        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=context_type
-    )
-    signature = [context, *remaining]
+        remaining.append(inspect.Parameter(kafka_resource, kind, annotation=KafkaResource))
+    remaining += [inspect.Parameter(name, kind, annotation=_MARK) for name in marks]
+    # Those with a default come last.
+    remaining.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    signature = [inspect.Parameter("context", kind, annotation=context_type), *remaining]
     step.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     step.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
     step.__doc__ = function.__doc__

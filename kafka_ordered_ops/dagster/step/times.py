@@ -97,15 +97,22 @@ def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindo
     return times
 
 
-def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
-    """Return the first run of this run's chain of retries; the run itself if it is not a retry."""
-    for _ in range(_CHAIN_MAX):
+def runs_of(instance: DagsterInstance, run: DagsterRun) -> list[DagsterRun]:
+    """Return the chain of retries that a run belongs to, up to this run, the newest first; only the run if it is no retry."""
+    chain = [run]
+    while len(chain) < _CHAIN_MAX:
+        run = chain[-1]
         is_resumed = any(run.tags.get(tag) == "true" for tag in _RESUMES)
         parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
         if not is_resumed or parent is None:
-            return run
-        run = parent
-    return run
+            break
+        chain.append(parent)
+    return chain
+
+
+def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
+    """Return the first run of this run's chain of retries; the run itself if it is not a retry."""
+    return runs_of(instance, run)[-1]
 
 
 def began(instance: DagsterInstance, run: DagsterRun) -> datetime:

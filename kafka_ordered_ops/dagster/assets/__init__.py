@@ -1,0 +1,1 @@
+"""Assets of windows: one in a step, or several."""
