@@ -151,7 +151,7 @@ class Dagster:
         return str(self._done(query, params=params)["run"]["runId"])
 
     def reexecute(self, run_id: str, strategy: str) -> str:
-        """Runs a run again, ``ALL_STEPS``, ``FROM_FAILURE`` or ``FROM_ASSET_FAILURE``; returns the new one's id."""
+        """Runs a run again, ``ALL_STEPS`` or ``FROM_FAILURE``; returns the new one's id."""
         query = """mutation($params: ReexecutionParams!) {
             it: launchRunReexecution(reexecutionParams: $params) {
               ... on LaunchRunSuccess { run { runId } } ... on Error { message } } }"""
@@ -204,13 +204,10 @@ class Dagster:
 
     # --- backfills ---------------------------------------------------------------------------------
 
-    def backfill(
-        self, asset: str | Sequence[str], partitions: Sequence[str], *, in_process: bool = False
-    ) -> str:
-        """Starts a backfill of partitions of assets, cut into runs by their own policy; returns its id."""
-        keys = [asset] if isinstance(asset, str) else asset
+    def backfill(self, asset: str, partitions: Sequence[str], *, in_process: bool = False) -> str:
+        """Starts a backfill of an asset's partitions, cut into runs by its own policy; returns its id."""
         params = {
-            "assetSelection": [{"path": [key]} for key in keys],
+            "assetSelection": [{"path": [asset]}],
             "partitionNames": list(partitions),
             "runConfigData": _IN_PROCESS if in_process else {},
         }
