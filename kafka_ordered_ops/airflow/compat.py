@@ -103,3 +103,10 @@ def mask(secret: str) -> None:
 def asset_store(trigger: Any) -> Any | None:
     """Return Airflow's state store for the assets of a trigger; None before Airflow 3.3, and in a task's trigger."""
     return getattr(trigger, "asset_state_store", None)
+
+
+def ends_drivers() -> bool:
+    """Return whether Airflow tells a trigger that its task was cleared or marked; since Airflow 3.3."""
+    from airflow.triggers.base import BaseTrigger
+
+    return hasattr(BaseTrigger, "on_kill")

@@ -75,6 +75,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Kafka ordered windows",
                 "python-modules": [
                     "kafka_ordered_ops.airflow.triggers.cutoff_reached",
+                    "kafka_ordered_ops.airflow.triggers.driver",
                     "kafka_ordered_ops.airflow.triggers.live",
                 ],
             }

@@ -97,7 +97,7 @@ def _submitted(spark: Any, folder: PurePath) -> OpenWindows:
     settings, storage_options = _settings(spark, folder)
     if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
         # In client mode, the watch started before the job.
-        watch(folder, parent=None)
+        watch(folder, parent=None, detached=submission.detached)
     show_progress(spark, folder)
     return windows_of(submission, settings, storage_options, spark, folder)
 

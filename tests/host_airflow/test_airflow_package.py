@@ -28,6 +28,7 @@ from tests.support.airflow_versions import (
     HAS_CONNECTION_FORMS,
     HAS_EVENT_PARTITIONS,
     HAS_RETRY_POLICIES,
+    HAS_TRIGGER_KILLS,
     needs_connection_forms,
     needs_event_partitions,
     needs_retry_policies,
@@ -76,7 +77,7 @@ def stored_dag(folder: Path, facts: str, **environment: str) -> dict[str, Any]:
 
 def test_airflow_has_all_that_came_with_its_version() -> None:
     """Where one feature is not found by its name any more, the tests that need it would be left out silently."""
-    assert HAS_RETRY_POLICIES == HAS_EVENT_PARTITIONS
+    assert HAS_RETRY_POLICIES == HAS_EVENT_PARTITIONS == HAS_TRIGGER_KILLS
     assert HAS_CONNECTION_FORMS or not HAS_RETRY_POLICIES
 
 

@@ -434,3 +434,27 @@ def test_a_job_ends_when_the_sign_of_life_stops(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == -signal.SIGKILL
         assert b"the submitter of this job is gone" in said
+
+
+def test_a_detached_job_goes_on_until_its_folder_goes(tmp_path: Path) -> None:
+    """Its submitter gives no sign of life; whoever removes the folder ends the driver."""
+    script = """
+        import pathlib, sys, time
+        from kafka_ordered_ops.spark.applications import parent_watch
+        parent_watch.LOOK_S, parent_watch.ALIVE_TIMEOUT_S = 0.01, 0.0
+        parent_watch.watch(pathlib.Path(sys.argv[1]), parent=None, detached=True)
+        time.sleep(0.2)
+        print("goes on", flush=True)
+        time.sleep(200)
+    """
+    job = application(tmp_path, script)
+    (tmp_path / "alive").touch()
+    process = subprocess.Popen(
+        [sys.executable, job, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"goes on\n"
+    (tmp_path / "alive").unlink()
+    _, said = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == -signal.SIGKILL
+    assert b"the submitter of this job is gone" in said

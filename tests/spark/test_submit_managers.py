@@ -60,7 +60,9 @@ def test_a_cluster_manager_gets_what_was_asked_for(
     given, options = _MANAGERS[manager]
     how = SparkSubmit(**{**vars(given), "deploy_mode": mode})
     with new_place(str(tmp_path / "out"), plan := plan_of([])) as place:
-        words = submitter._command(place, "/jobs/job.py", ["--country", "DE"], SECRET, [plan], how)
+        words = submitter.command_of(
+            place, "/jobs/job.py", ["--country", "DE"], SECRET, [plan], how
+        )
         settings = dict(
             line.split("=", 1)
             for line in Path(words[words.index("--properties-file") + 1]).read_text().splitlines()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
 import tarfile
-import tempfile
 import textwrap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +18,13 @@ from kafka_ordered_ops import Application, Earliest, OrderedWindows
 from kafka_ordered_ops.delivery.run_result import RunResult
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.publisher import files_of
-from kafka_ordered_ops.spark import SparkSubmit
-from tests.support.cluster import gate_for, pack_environment
-from tests.support.hdfs_support import hdfs
+from tests.support.cluster import gate_for
 from tests.support.stages import control_of
-from tests.support.submit_support import java_home, spark_home, wait_for
+from tests.support.submit_support import wait_for
 from tests.support.windows_support import before
-from tests.support.yarn_support import containers, yarn
+from tests.support.yarn_support import Hadoop, containers, yarn_submit
+from tests.support.yarn_support import archive as archive
+from tests.support.yarn_support import hadoop as hadoop
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_800)]
 
@@ -74,60 +70,6 @@ JOB = """
 """
 
 
-@dataclass(frozen=True)
-class Hadoop:
-    """HDFS, and a YARN that stages in it."""
-
-    hdfs: str
-    conf: Path
-
-
-@pytest.fixture(scope="module")
-def hadoop() -> Iterator[Hadoop]:
-    """Both; what containers leave is large, so not in a folder that pytest keeps."""
-    folder = Path(tempfile.mkdtemp(prefix="koo-yarn-"))
-    try:
-        with hdfs(folder / "hdfs") as address, yarn(folder / "yarn", address) as conf:
-            yield Hadoop(address, conf)
-    finally:
-        # Pytest shows this with a test that has failed: the caller's log has nothing of a container's.
-        for log in sorted(folder.glob("yarn/target/**/container_*/std*")):
-            print(f"\n{log.parent.name} {log.name}\n{log.read_text(errors='replace')[-4_000:]}")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What travels to the containers."""
-    return pack_environment(tmp_path_factory.mktemp("archive"))
-
-
-def _how(hadoop: Hadoop, archive: Path, mode: str) -> SparkSubmit:
-    """As the documentation has it, and small."""
-    python = "./environment/bin/python"
-    return SparkSubmit(
-        master="yarn",
-        deploy_mode=mode,
-        archives=[f"{archive}#environment"],
-        conf={
-            "spark.pyspark.python": python,
-            **({"spark.pyspark.driver.python": sys.executable} if mode == "client" else {}),
-            "spark.executor.instances": "1",
-            "spark.driver.memory": "512m",
-            "spark.executor.memory": "512m",
-            "spark.yarn.am.memory": "512m",
-            "spark.ui.enabled": "false",
-            # Not half a gigabyte of Spark's jars through HDFS.
-            "spark.yarn.jars": f"local:{spark_home()}/jars/*",
-            "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
-            "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
-        },
-        environment={"HADOOP_CONF_DIR": str(hadoop.conf), "SPARK_LOCAL_IP": "127.0.0.1"},
-        java_home=java_home(),
-        timeout_s=_JOB_S,
-    )
-
-
 @dataclass
 class Caller:
     """Delivers the window, in either mode."""
@@ -154,7 +96,9 @@ class Caller:
                 before(self.topic, 25, Earliest()),
                 self.output(mode),
                 job=Application(
-                    job, arguments=[mode, *gate], submit=_how(self.hadoop, self.archive, mode)
+                    job,
+                    arguments=[mode, *gate],
+                    submit=yarn_submit(self.hadoop, self.archive, mode, timeout_s=_JOB_S),
                 ),
                 window_id="w",
             )

@@ -16,6 +16,7 @@ from airflow import providers_manager
 from airflow.models.connection import Connection as StoredConnection
 from airflow.sdk import Connection
 from airflow.sdk.execution_time.context import OutletEventAccessor
+from airflow.triggers.base import BaseTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferred as TaskDeferred
@@ -42,6 +43,13 @@ HAS_EVENT_PARTITIONS = hasattr(OutletEventAccessor, "add_partitions")
 
 needs_event_partitions = pytest.mark.skipif(
     not HAS_EVENT_PARTITIONS, reason="needs the partitions of asset events of Airflow 3.3"
+)
+
+#: Whether a trigger is told that its task was cleared or marked.
+HAS_TRIGGER_KILLS = hasattr(BaseTrigger, "on_kill")
+
+needs_trigger_kills = pytest.mark.skipif(
+    not HAS_TRIGGER_KILLS, reason="needs the trigger's `on_kill` of Airflow 3.3"
 )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context
-from kafka_ordered_ops.airflow.operators.deliver_task import DeliverTask
+from kafka_ordered_ops.airflow.operators.deferrable_task import DeferrableTask
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows.sink import Place
 
 
-class OrderedWindowOperator(JobTask, DeliverTask):
+class OrderedWindowOperator(DeferrableTask):
     """Reads exactly the records before a time, once, in order; runs a job on them; commits if the job succeeds.
 
     The commit is one transaction after the job. An attempt that fails, is killed or is overtaken commits nothing, and
     the next one takes the same records. Returns, as a small XCom, the window, its counts and the offsets taken from
     each partition (`facts.delivery_facts`).
 
-    Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`.
+    Takes the arguments of `WindowTask`, `PlanTask`, `JobTask` and `DeferrableTask`.
 
     Raises:
         AirflowFailException: an error that no retry can fix; with the error's name.
@@ -67,6 +67,7 @@ class OrderedWindowOperator(JobTask, DeliverTask):
         on_empty: OnEmpty | str = OnEmpty.SUCCEED,
         kafka_conn_id: str | None = None,
         ledger_topic: str | None = None,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**arguments(locals()))
@@ -90,9 +91,11 @@ class OrderedWindowOperator(JobTask, DeliverTask):
 
     def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:
         reopen = _Earlier(plan, job)
-        return windows.deliver(
+        delivery = windows.deliver(
             plan, lambda attempt_plan: self.run_job(attempt_plan, windows.settings), reopen
         )
+        self.finished()
+        return delivery
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,20 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def watch(folder: PurePath, *, parent: int | None) -> None:
-    """End this process, and its parent if given, when the submitter is gone; watch in a thread."""
+def watch(folder: PurePath, *, parent: int | None, detached: bool = False) -> None:
+    """End this process, and its parent if given, when the submitter is gone; watch in a thread.
+
+    Args:
+        folder: the folder of the run.
+        parent: the process that must stay the parent.
+        detached: whether the run goes on without its submitter, until its folder is gone.
+    """
     threading.Thread(
-        target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
+        target=_watch, args=(folder, parent, detached), name="kafka-ordered-ops-watch", daemon=True
     ).start()
 
 
-def _watch(folder: PurePath, parent: int | None) -> None:
+def _watch(folder: PurePath, parent: int | None, detached: bool) -> None:
     seen, since = None, time.monotonic()
     while parent is None or os.getppid() == parent:
         try:
@@ -59,7 +65,7 @@ def _watch(folder: PurePath, parent: int | None) -> None:
         if alive.st_mtime_ns != seen:
             # The clocks of two machines are not compared, only whether the heartbeat changes.
             seen, since = alive.st_mtime_ns, time.monotonic()
-        elif time.monotonic() - since > ALIVE_TIMEOUT_S:
+        elif not detached and time.monotonic() - since > ALIVE_TIMEOUT_S:
             break
         time.sleep(LOOK_S)
     print("the submitter of this job is gone: the job ends", file=sys.stderr, flush=True)

@@ -11,6 +11,8 @@
         result.json       its output
         error.json        why it failed
     <parent>/.koo/<name>/submit/logs/                                  the output of failed runs
+    <parent>/.koo/<name>/detached/<asked id>/<claim>-<attempt>-<token>/   a run whose driver goes on without its
+                          submitter: the same files, kept until its output is committed
 
     <temporary folder>/kafka-ordered-ops-<random>/content/             the same run's: mode 0700, on the submitter's machine
         main.py           the driver's main program, in client mode
@@ -26,8 +28,9 @@ from __future__ import annotations
 import base64
 import os
 import re
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -45,6 +48,7 @@ from kafka_ordered_ops.disk.temporary import private_folder
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
+from kafka_ordered_ops.spec.detachable import DETACHED_S_MAX
 from kafka_ordered_ops.spec.table import StoredTable, Table
 
 #: Spark's setting that names the folder.
@@ -55,6 +59,8 @@ FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
 SECRET_KEY: Final = "spark.kafkaOrderedOps.secret.settings"
 
 SUBMIT_FOLDER: Final = "submit"
+#: Of runs whose driver goes on without its submitter.
+DETACHED_FOLDER: Final = "detached"
 
 #: Readable by its owner only; the job deletes it once it has read it.
 SETTINGS_NAME: Final = "settings"
@@ -138,6 +144,8 @@ class Submission:
     #: For an order other than writing: the table's outputs, as `TableOutput.to_json` describes them.
     outputs: tuple[Mapping[str, Any], ...] = ()
     partition_by: str | None = None
+    #: Whether the driver goes on without its submitter.
+    detached: bool = False
 
     def write(self, folder: PurePath) -> None:
         """Write the request to a folder."""
@@ -158,6 +166,9 @@ class Submission:
                 "order": self.order.value,
                 "outputs": [dict(output) for output in self.outputs],
             }
+        if self.detached:
+            # Missing otherwise: the driver may have a version that does not know it.
+            request["detached"] = True
         write_json(folder / "submission.json", request)
 
     @classmethod
@@ -187,6 +198,7 @@ class Submission:
                 Order.WRITE if table is None else table.order,
                 () if table is None else table.outputs,
                 stored.partition_by,
+                stored.detached,
             )
         except (JsonError, OSError) as error:
             raise ConfigError(f"the submission in {folder} cannot be read: {error}") from error
@@ -208,6 +220,7 @@ class _StoredSubmission(Stored, frozen=True):
     ordered: bool
     partition_by: Text | None
     table: _StoredOrder | None = None
+    detached: bool = False
 
 
 def _plan_path(folder: PurePath, number: int) -> PurePath:
@@ -239,6 +252,8 @@ class Place:
     in_use: int
     #: Descriptors of the folders that contain the run's folders and logs.
     folders: tuple[int, int, int]
+    #: Whether `folder` stays after the end of spark-submit.
+    is_kept: bool = False
 
     @property
     def descriptors(self) -> list[int]:
@@ -248,8 +263,9 @@ class Place:
     def for_guard(self, grace_s: float) -> str:
         """Return the argument of `guard` for the run, as JSON."""
         runs, logs, temporary = self.folders
+        of_run = [] if self.is_kept else [[runs, self.folder.name]]
         options = {
-            "remove": [[runs, self.folder.name], [temporary, self.private.parent.name]],
+            "remove": [*of_run, [temporary, self.private.parent.name]],
             "log": [logs, self.log.name],
             "alive": self.alive,
             "grace_s": grace_s,
@@ -263,28 +279,35 @@ class Place:
 
 
 @contextmanager
-def new_place(control: str, named: Attempt) -> Iterator[Place]:
+def new_place(control: str, named: Attempt, *, detached_for: str | None = None) -> Iterator[Place]:
     """Make the folders for one run, and remove the files of dead runs of the same output folder.
 
     Args:
         control: the folder beside the output folder.
         named: the plan or the write to name the run after.
+        detached_for: the name by which a detached run is found: its folder stays unless the block raises. `None` means
+            that the folder is removed.
 
     Raises:
         SinkError: the folder cannot be written to.
     """
-    root, token = f"{control}/{SUBMIT_FOLDER}", uuid.uuid4().hex
+    is_kept = detached_for is not None
+    root, token = f"{control}/{DETACHED_FOLDER if is_kept else SUBMIT_FOLDER}", uuid.uuid4().hex
     run = f"{named.claim_id}-{named.attempt}-{token}"
-    parent, logs = f"{root}/{named.window_id}", f"{root}/{_LOGS}"
+    parent, logs = f"{root}/{detached_for or named.window_id}", f"{root}/{_LOGS}"
     folder = f"{parent}/{run}"
+
+    def end(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not is_kept:
+            remove_run(folder)
+
     with ExitStack() as stack:
         with as_sink_error(f"the folder {folder} for a run cannot be created"), _files.locked(root):
-            _remove_dead(root)
+            _remove_dead(root, _is_given_up if is_kept else _is_dead)
             _disk.make_folder(logs)
             _disk.make_folder(parent)
             _disk.make_private(folder)
-            stack.callback(_disk.remove_if_empty, parent)
-            stack.callback(_remove, folder)
+            stack.push(end)
             alive = stack.enter_context(_disk.create(f"{folder}/{ALIVE_NAME}", PRIVATE_MODE))
             try_lock(alive)
             private, in_use = stack.enter_context(private_folder())
@@ -300,18 +323,18 @@ def new_place(control: str, named: Attempt) -> Iterator[Place]:
             alive.fileno(),
             in_use.fileno(),
             (runs, logs_, above),
+            is_kept,
         )
 
 
-def _remove_dead(root: str) -> None:
-    """Remove the folders of runs whose submitter is gone (there are secrets in them), and old logs."""
+def _remove_dead(root: str, is_dead: Callable[[str], bool]) -> None:
+    """Remove the folders of runs that nobody waits for (there are secrets in them), and old logs."""
     for name in _disk.names(root, trusted=True):
         # A folder of another user of the same output folder may be closed to this one.
         with suppress(OSError):
             for run in _disk.names(f"{root}/{name}", trusted=True):
-                if _RUN.fullmatch(run) and _is_dead(folder := f"{root}/{name}/{run}"):
-                    _remove(folder)
-                    _disk.remove_if_empty(f"{root}/{name}")
+                if _RUN.fullmatch(run) and is_dead(folder := f"{root}/{name}/{run}"):
+                    remove_run(folder)
     logs = [
         f"{root}/{_LOGS}/{log}" for log in _disk.names(f"{root}/{_LOGS}") if _LOG.fullmatch(log)
     ]
@@ -332,9 +355,35 @@ def _is_dead(folder: str) -> bool:
         return True
 
 
-def _remove(folder: str) -> None:
+def _is_given_up(folder: str) -> bool:
+    if not _disk.is_mine(folder):
+        return False
+    submitted = _disk.look(f"{folder}/{ALIVE_NAME}")
+    return submitted is None or time.time() - submitted.st_mtime > DETACHED_S_MAX
+
+
+def remove_run(folder: str) -> None:
+    """Remove the folder of a run; a driver in a cluster that misses it ends itself."""
     with suppress(OSError):
         _disk.remove(folder)
+    _disk.remove_if_empty(os.path.dirname(folder))
+
+
+def detached_runs(control: str, name: str) -> list[tuple[PurePath, float]]:
+    """Return the folders of the detached runs of a name, each with the time of its submission; the newest first."""
+    parent = f"{control}/{DETACHED_FOLDER}/{name}"
+    runs: list[tuple[PurePath, float]] = []
+    for run in _disk.names(parent, trusted=True):
+        folder = f"{parent}/{run}"
+        if _RUN.fullmatch(run) and _disk.is_mine(folder):
+            submitted = _disk.look(f"{folder}/{ALIVE_NAME}")
+            runs.append((PurePath(folder), 0.0 if submitted is None else submitted.st_mtime))
+    return sorted(runs, key=lambda entry: entry[1], reverse=True)
+
+
+def is_in_submission(folder: PurePath) -> bool:
+    """Return whether a process still submits a detached run."""
+    return not _is_dead(str(folder))
 
 
 # --- single files --------------------------------------------------------------------------------

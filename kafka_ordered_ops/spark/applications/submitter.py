@@ -143,7 +143,7 @@ def submit_windows(
             partition_by=partition_by,
         )
         outputs = [
-            _found(plan, reported, output, storage_options)
+            found_output(plan, reported, output, storage_options)
             for plan, reported in zip(plans, result.results, strict=True)
         ]
         check_each(plans, outputs)
@@ -261,11 +261,11 @@ def run(
         secrets: the client settings as text; None if it reads nothing from Kafka.
         how, progress, log_line, cancelled: as for `run_job`.
     """
-    what = _what(application, submission.order, named)
-    with new_place(_place_root(submission.output), named[0]) as place:
+    what = what_of(application, submission.order, named)
+    with new_place(place_root(submission.output), named[0]) as place:
         with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
             replace(submission, token=place.token).write(place.folder)
-            command = _command(place, application, arguments, secrets, named, how)
+            command = command_of(place, application, arguments, secrets, named, how)
         environment = how.variables()
         with (
             LogLines(place.log, log_line) as lines,
@@ -278,14 +278,14 @@ def run(
                 after=what.after,
             ) as process,
         ):
-            _wait(process, place, how, progress, lines, what, cancelled or _never)
+            wait(process, place, how, progress, lines, what, cancelled or _never)
             # Before the guard ends, which removes the folder.
             result = _judged(process.code, place, named, what)
         place.remove_log()
     return result
 
 
-def _command(
+def command_of(
     place: Place,
     application: str,
     arguments: Sequence[str],
@@ -360,13 +360,13 @@ def _by_number(character: str) -> str:
     return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
 
 
-def _wait(
+def wait(
     process: Process,
     place: Place,
     how: SparkSubmit,
     progress: Callable[[JobProgress], None] | None,
     lines: LogLines,
-    what: _What,
+    what: What,
     cancelled: Callable[[], bool],
 ) -> None:
     """Wait for the end of spark-submit, and report its progress meanwhile."""
@@ -376,7 +376,7 @@ def _wait(
         lines.hand_on()
         if cancelled():
             process.end()
-            raise JobFailedError(f"{what.text} was cancelled. {what.after} {_log_text(place)}")
+            raise JobFailedError(f"{what.text} was cancelled. {what.after} {log_text(place)}")
         if progress is not None:
             now = JobProgress.read(place.folder)
             if now is not None and now != last:
@@ -386,7 +386,7 @@ def _wait(
             process.end()
             raise JobFailedError(
                 f"{what.text} was ended: it ran longer than {how.timeout_s:g} s. {what.after} "
-                f"{_log_text(place)}"
+                f"{log_text(place)}"
             )
 
 
@@ -394,7 +394,7 @@ def _never() -> bool:
     return False
 
 
-def _judged(code: int, place: Place, named: Sequence[Named], what: _What) -> JobResult:
+def _judged(code: int, place: Place, named: Sequence[Named], what: What) -> JobResult:
     """Return the job's result; raise if it failed or has no result for this run."""
     if code != 0:
         error = JobError.read(place.folder)
@@ -404,19 +404,19 @@ def _judged(code: int, place: Place, named: Sequence[Named], what: _What) -> Job
         # Spark's output after an exception is less helpful than the exception.
         why = "" if error is None else f"{error.kind}: {error.message}. "
         raise JobFailedError(
-            f"{what.text} failed with {_code_text(code)}. {why}{what.after} "
-            f"{_log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
+            f"{what.text} failed with {code_text(code)}. {why}{what.after} "
+            f"{log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
         )
     result = JobResult.read(place.folder, place.token, named)
     if result is None:
         raise SinkError(
             f"{what.text} ended without a result: it must call current_window(spark) and write with its `write`, or "
-            f"report its own sink's output with `report`. {what.after} {_log_text(place)}"
+            f"report its own sink's output with `report`. {what.after} {log_text(place)}"
         )
     return result
 
 
-def _place_root(root: str | None) -> str:
+def place_root(root: str | None) -> str:
     """Return the folder for the files of the run: beside the output, or this user's own for an output without files."""
     if root is not None and is_local(root):
         return control_folder(root)
@@ -426,12 +426,13 @@ def _place_root(root: str | None) -> str:
     return f"{folder}/{CONTROL_FOLDER}/runs"
 
 
-def _found(
+def found_output(
     plan: WindowPlan,
     result: Mapping[str, object],
     root: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
 ) -> StagedOutput:
+    """Return the output that an application reported; raise `SinkError` if it is not here."""
     staged = StagedOutput.found(result, storage_options, root=root)
     if staged is None:
         raise SinkError(
@@ -444,7 +445,7 @@ def _found(
 
 
 @dataclass(frozen=True)
-class _What:
+class What:
     """A run, as messages describe it."""
 
     text: str
@@ -460,19 +461,21 @@ _ORDERS: Final = {
 }
 
 
-def _what(application: str, order: Order, named: Sequence[Named]) -> _What:
+def what_of(application: str, order: Order, named: Sequence[Named]) -> What:
+    """Return the run of an application, as messages describe it."""
     more = f" and {len(named) - 1} more" if len(named) > 1 else ""
     text = f"the application {application} {_ORDERS[order]} window {named[0].window_id}{more} of group {named[0].group_id}"
     if order is Order.WRITE:
-        return _What(text, "Nothing was committed: run the window again.")
-    return _What(text, "Nothing is lost: run the window again.")
+        return What(text, "Nothing was committed: run the window again.")
+    return What(text, "Nothing is lost: run the window again.")
 
 
-def _code_text(code: int) -> str:
+def code_text(code: int) -> str:
+    """Return an exit code as text; a negative one is a signal."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _log_text(place: Place, lines: int = _TAIL_LINES) -> str:
+def log_text(place: Place, lines: int = _TAIL_LINES) -> str:
     """Return the path of the log and its last lines."""
     try:
         with Disk().open(str(place.log), trusted=True) as file:
