@@ -1,4 +1,4 @@
-# Everything a checkout needs, from nothing but Python 3.11 to 3.13 and make: `make help`.
+# Everything a checkout needs, from nothing but Python 3.11 to 3.14 and make: `make help`.
 # `make test` and `make demo` set up what they need by themselves, once.
 
 SHELL := /bin/bash
@@ -42,7 +42,7 @@ help: ## Print this list
 setup: $(STAMP) ## Make .venv with exactly the locked packages
 
 $(BIN)/uv: requirements/uv.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, found %d.%d; set PYTHON=..." % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 15) else "Python 3.11 to 3.14 is needed, found %d.%d; set PYTHON=..." % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@

@@ -9,7 +9,7 @@ bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
 # [start window]
-windows = OrderedWindows(bootstrap, group_id=f"{topic}-hourly")
+windows = OrderedWindows(bootstrap, group_id=f"{topic}-first")
 question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 print(windows.run(question, "out/orders"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from kafka_ordered_ops import OrderedWindows, Window
 from tests.conftest import MakeTopic, Produce
-from tests.support.pages import section
+from tests.support.pages import built_wheel, section
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -64,6 +66,48 @@ def test_it_fits_a_glance_and_its_links_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)", text)
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def readme_of_index(repository: str | None) -> str:
+    """Return the README as the build writes it into the wheel; its script is not on the tests' path."""
+    found = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert found is not None
+    assert found.loader is not None
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    return str(script.readme_of_index(README.read_text(), repository, "1.2.3"))
+
+
+def test_links_of_the_wheel_lead_to_the_repository_at_its_tag() -> None:
+    """Each of them, pictures as files; the code is as it was."""
+    repository = "https://forge.example/orders/windows"
+    text = readme_of_index(f"{repository}/")
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) > 10
+    for picture, link in links:
+        path = link.removeprefix(f"{repository}/{'raw' if picture else 'blob'}/v1.2.3/")
+        assert (ROOT / path.partition("#")[0]).is_file(), link
+    blocks = re.compile(r"```.*?```", re.DOTALL)
+    assert blocks.findall(text) == blocks.findall(README.read_text())
+
+
+def test_without_an_address_the_wheel_has_no_dead_link() -> None:
+    """The text of a link stays; a picture does not."""
+    text = readme_of_index(None)
+    assert re.findall(r"\]\((?!https://)", text) == []
+    assert "an ordered reader, functions run by record, and a relay over HTTP" in text
+    assert len(text.splitlines()) == len(README.read_text().splitlines()) - 2
+
+
+@pytest.mark.long
+def test_the_wheel_shows_the_readme_without_dead_links(tmp_path: Path) -> None:
+    """As an index shows it: the description in the metadata of what is published."""
+    wheel = zipfile.ZipFile(built_wheel(tmp_path))
+    [name] = [each for each in wheel.namelist() if each.endswith("/METADATA")]
+    text = wheel.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "# kafka-ordered-ops" in text
+    assert re.findall(r"\]\((?!https://)", text) == []
 
 
 def test_the_first_example_prints_what_is_shown(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def query() -> Section:
     "version",
     [
         pytest.param(None, id="here", marks=pytest.mark.slow),
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("3.11", "3.12", "3.13")),
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("3.11", "3.12", "3.13", "3.14")),
     ],
 )
 def test_the_tutorials_run_as_their_pages_have_them(

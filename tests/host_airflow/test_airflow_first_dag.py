@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_the_first_dag_runs_as_the_page_has_it(
 def test_the_first_hour_goes_as_the_page_tells_it(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
-    """The failed window keeps its records from a run for another date, and delivers them once it is repaired, twice."""
+    """The failed window keeps its records from a run for an earlier date, and delivers them once it is repaired, twice."""
     name = topic(partitions=2)
     produce((name, n % 2, b"k", b"%d" % n, BEFORE_MS + n, ()) for n in range(10))
     replaced = {
@@ -72,12 +73,14 @@ def test_the_first_hour_goes_as_the_page_tells_it(
     # What follows each run is its own.
     failed, skipped, delivered, again = printed.split("DagRun Finished")[:4]
     assert "vlaue" in failed
-    assert "up to 10 offsets of its times are held by 1 open window: 2026-11-20T12" in skipped
-    assert f"kafka-ordered-ops windows abandon -g {group_id} 2026-11-20T12" in skipped
+    [held] = set(
+        re.findall(r"10 offsets of its times are held by 1 open window: ([\w.-]+\w)", skipped)
+    )
+    assert f"kafka-ordered-ops windows abandon -g {group_id} {held}" in skipped
     assert "10 records in 10 offsets" in delivered
     assert "10 records in 10 offsets" in again
     with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         assert [(one.plan.offsets, one.plan.status.is_done) for one in windows.list()] == [
-            (10, True),
             (0, True),
+            (10, True),
         ]

@@ -18,8 +18,8 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.windows import OrderedWindows
 
-#: A new session, a first read and some files: 12 s on two idle cores.
-FILES_TIMEOUT_S: Final = 120.0
+#: A new session, a first read and some files: 12 s on two idle cores, minutes on a machine that is busy otherwise.
+FILES_TIMEOUT_S: Final = 600.0
 
 #: The time between the first file and the commit is a few tenths of a second.
 _POLL_S: Final = 0.005
