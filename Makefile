@@ -121,7 +121,7 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and t
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
 	HYPOTHESIS_PROFILE=nightly DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not long and not airflow"
+	HYPOTHESIS_PROFILE=nightly SIMULATED_HISTORIES=1000000 $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -11,12 +11,14 @@ from kafka_ordered_ops import ConfigError, SinkError, StagedOutput
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.output.objects import faults
+from kafka_ordered_ops.output.objects.layout import manifest_path
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import State, Store, open_store
 from tests.support.faulty_store import FaultyStore, faulty_store
 from tests.support.objects_support import (
     globbed_rows,
     hooked,
+    killed_at,
     named_rows,
     s3_server,
     staged_names,
@@ -28,6 +30,37 @@ MakeRoot = Callable[[], str]
 
 
 # --- another publisher comes to its end between two looks -------------------------------------------
+
+
+def test_a_lost_answer_takes_nothing_from_readers(
+    memory: MakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the publishing write is lost, and another publisher begins before that is noticed, and dies."""
+    root = memory()
+    output = staged_rows(root, [1, 2, 3])
+    put_if, lost = Store.put_if, list[bytes]()
+
+    def put(self: Store, path: str, content: bytes, seen: State | None) -> State | None:
+        state = put_if(self, path, content, seen)
+        if path != manifest_path(output) or b'"output":null' in content or lost:
+            return state
+        lost.append(content)
+        with killed_at(2) as kills:
+            output.publish()
+        assert kills
+        return None
+
+    delete = Store.delete
+
+    def delete_and_look(self: Store, paths: Sequence[str]) -> None:
+        delete(self, paths)
+        assert named_rows(root) == ([1, 2, 3] if lost else [])
+
+    monkeypatch.setattr(Store, "put_if", put)
+    monkeypatch.setattr(Store, "delete", delete_and_look)
+    output.publish()
+    assert lost
+    assert named_rows(root) == [1, 2, 3]
 
 
 def _ends_before(step: int, other: Callable[[], object]) -> tuple[Callable[[str], None], list[int]]:

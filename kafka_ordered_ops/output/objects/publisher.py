@@ -341,11 +341,13 @@ class ManifestPublisher:
         # 4. Publish. If this fails, its outcome is unknown, so the copies stay.
         # Files of a forgotten window that was planned again under its id for other times.
         elsewhere = (path for path in before.files if not path.startswith(f"{folder}/"))
-        # Files that the former publisher may still be copying.
-        copied = () if before.publisher is None else before.left
-        left = tuple(dict.fromkeys((*copied, *elsewhere)))
+        may_be_copied = () if before.publisher is None else before.left
+        left = tuple(dict.fromkeys((*may_be_copied, *elsewhere)))
         final = Manifest(taken.generation, seal.output, paths, left=left)
         if is_copied and self._put(output, final, state) is not None:
+            return True
+        # Only the answer was lost, and the next publisher has begun since: readers see these copies.
+        if (shown := self._seen(output).manifest) and shown.files.keys() & paths.keys():
             return True
         self._store.delete(targets)
         return False
