@@ -27,6 +27,9 @@ PYTEST := $(BIN)/python -m tests.support.once_more $(FOUR_AT_A_TIME)
 SPARK41 := .venv-spark41
 ON_SPARK41 := spark41 and not long
 
+# Celery, where its tests find it and nothing else does.
+CELERY := build/celery
+
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
@@ -34,7 +37,7 @@ AIRFLOW31 := .venv-airflow31
 NATIVE := build/native
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 native nightly bench demo docs lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,6 +105,11 @@ test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
 	$(AIRFLOW31)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
 
+test-celery: $(STAMP) ## An Airflow with Celery's workers; needs redis-server
+	rm -rf $(CELERY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(CELERY) --no-deps --require-hashes --requirement requirements/celery.txt
+	PYTHONPATH=$(CURDIR)/$(CELERY) $(BIN)/python -m pytest tests/host_airflow/test_airflow_celery.py
+
 # The locked crates without the address of their index, which cargo knows: it makes a lock first, for that line alone.
 native/Cargo.lock: native/crates.lock native/Cargo.toml
 	@rm -f $@
@@ -124,6 +132,7 @@ nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random
 	HYPOTHESIS_PROFILE=nightly SIMULATED_HISTORIES=1000000 $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
+	$(MAKE) test-celery
 
 # On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
@@ -148,7 +157,7 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
-	for name in bench native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
+	for name in bench celery native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
 	cd native && cargo update --quiet && grep -v '^source = ' Cargo.lock > crates.lock
 

@@ -140,13 +140,13 @@ def maven(repository: Path | None = None) -> MavenContext:
     )
 
 
-def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
+def _fetch(coordinates: list[tuple[str, str, str, str]], repository: Path) -> None:
     context = maven(repository)
 
-    def fetch(coordinate: tuple[str, str, str]) -> str | None:
-        group_id, artifact, version = coordinate
+    def fetch(coordinate: tuple[str, str, str, str]) -> str | None:
+        group_id, artifact, version, classifier = coordinate
         try:
-            context.project(group_id, artifact).at_version(version).artifact().resolve()
+            context.project(group_id, artifact).at_version(version).artifact(classifier).resolve()
         except Exception as error:  # noqa: BLE001 - jgo lets its HTTP library's errors through, and plain RuntimeError
             return f"{group_id}:{artifact}:{version}: {error}"
         return None
@@ -162,6 +162,8 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
         )
 
 
-def _coordinates(path: str) -> tuple[str, str, str]:
-    *group_id, artifact, version, _file = PurePosixPath(path).parts
-    return ".".join(group_id), artifact, version
+def _coordinates(path: str) -> tuple[str, str, str, str]:
+    *group_id, artifact, version, file = PurePosixPath(path).parts
+    # `name-1.0.jar` has no classifier, `name-1.0-tests.jar` has one.
+    classifier = file.removeprefix(f"{artifact}-{version}").removesuffix(".jar").removeprefix("-")
+    return ".".join(group_id), artifact, version, classifier

@@ -29,8 +29,8 @@ from tests.support.airflow_house import fill as fill
 from tests.support.airflow_house import hour as hour
 from tests.support.airflow_house import house as house
 from tests.support.airflow_house import orders as orders
-from tests.support.airflow_support import Process, worker_of
 from tests.support.delivered import Records, delivered, ms_of, times, within
+from tests.support.sessions import Process, worker_of
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]

@@ -13,7 +13,6 @@ import pytest
 from kafka_ordered_ops import __version__
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.dagster import window_id_of
-from tests.support.airflow_support import Process
 from tests.support.dagster_house import (
     HOUR,
     KEYS,
@@ -26,6 +25,7 @@ from tests.support.dagster_house import (
 )
 from tests.support.dagster_house import house as house
 from tests.support.delivered import delivered, times, within
+from tests.support.sessions import Process
 
 # Dagster alone takes half a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.dagster_real, pytest.mark.timeout(900)]

@@ -41,7 +41,8 @@ class Scheduler:
     def __init__(self, home: Path, log: Path, environment: Mapping[str, str]) -> None:
         self._home = home
         self._log = log
-        self._environment = environment
+        #: Of Airflow's parts.
+        self.environment = environment
         #: The process that Airflow itself started, once it is known.
         self.first_pid: int | None = None
         #: Those that took its place.
@@ -76,7 +77,7 @@ class Scheduler:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=dict(self._environment),
+            env=dict(self.environment),
             cwd=self._home,
             start_new_session=True,
         )

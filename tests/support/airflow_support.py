@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,13 +19,12 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from tests.support.airflow_scheduler import Scheduler
+from tests.support.sessions import Process, end_session, processes
 
 #: It makes a database and starts a dozen processes, each of which imports Airflow.
 _START_TIMEOUT_S: Final = 420.0
 #: A run may wait for others, for a Spark and for the scheduler, on a busy machine.
 _TIMEOUT_S: Final = 240.0
-#: Time to end by itself before it is killed.
-_END_TIMEOUT_S: Final = 30.0
 _REQUEST_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.5
 
@@ -78,6 +76,11 @@ class Airflow:
         self._token = ""
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of its parts."""
+        return self._scheduler.environment
 
     def connect(self, conn_id: str, conn_type: str, extra: Json) -> None:
         """Makes a connection in the database, as people do in the browser."""
@@ -325,7 +328,7 @@ class Airflow:
         return {one.pid for one in self._parts() if one.is_dead}
 
     def _parts(self) -> list[Process]:
-        return [one for one in _processes() if one.parent == self._process.pid]
+        return [one for one in processes() if one.parent == self._process.pid]
 
     def _found(self, path: str) -> bool:
         try:
@@ -414,71 +417,7 @@ def standalone(home: Path, dags: Path, environment: Mapping[str, str]) -> Iterat
         yield airflow
     finally:
         for started in [process, *scheduler.restarted]:
-            _end(started)
-
-
-@dataclass(frozen=True)
-class Process:
-    """What Linux tells of a process."""
-
-    pid: int
-    parent: int
-    session: int
-    #: It has ended, and nobody has asked how.
-    is_dead: bool
-
-    @classmethod
-    def of(cls, pid: int) -> Process | None:
-        """A process; None when it is gone."""
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # After the name, which may hold anything, in parentheses.
-        state, parent, _, session = text.rpartition(")")[2].split()[:4]
-        return cls(pid, int(parent), int(session), state == "Z")
-
-    @property
-    def command(self) -> str:
-        """Its arguments; empty when it is dead."""
-        try:
-            return Path(f"/proc/{self.pid}/cmdline").read_text().replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-
-
-def worker_of(pid: int) -> int:
-    """The process that has started a task's, and watches it."""
-    task = Process.of(pid)
-    assert task is not None
-    return task.parent
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends every process of a session: politely, then by force.
-
-    A task has a process group of its own, so the group is not enough.
-    """
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _END_TIMEOUT_S
-    while (left := _session(process.pid)) and time.monotonic() < deadline:
-        process.poll()
-        time.sleep(_LOOK_S)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait(_END_TIMEOUT_S)
-
-
-def _session(session: int) -> list[int]:
-    """The processes of a session that are not dead."""
-    return [one.pid for one in _processes() if one.session == session and not one.is_dead]
-
-
-def _processes() -> list[Process]:
-    found = [Process.of(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    return [one for one in found if one is not None]
+            end_session(started)
 
 
 def free_ports(count: int) -> Sequence[int]:

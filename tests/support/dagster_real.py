@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tests.support.airflow_support import _session as session_of
 from tests.support.airflow_support import free_ports
+from tests.support.sessions import end_session
 
 #: Five processes, each of which imports Dagster, and two of them what they serve.
 _START_TIMEOUT_S: Final = 420.0
@@ -385,21 +384,7 @@ def dagster_dev(home: Path, workspace: str, environment: Mapping[str, str]) -> I
         dagster.await_loaded(workspace.count("location_name:"))
         yield dagster
     finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends every process of a session: politely, then by force."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _END_TIMEOUT_S
-    while (left := session_of(process.pid)) and time.monotonic() < deadline:
-        process.poll()
-        time.sleep(_LOOK_S)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait(_END_TIMEOUT_S)
+        end_session(process, _END_TIMEOUT_S)
 
 
 def _pairs(tags: Mapping[str, str]) -> list[Json]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.output.writing.draft import Draft
-from tests.support.airflow_support import Process
 from tests.support.host_kills import kill_once
+from tests.support.sessions import Process
 
 if TYPE_CHECKING:
     import pyarrow as pa

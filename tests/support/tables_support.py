@@ -51,15 +51,16 @@ class Lake:
         cls,
         spark: SparkSession,
         format_: str,
-        folder: Path,
+        folder: Path | None = None,
         *,
+        catalog: str = CATALOG,
         mode: str = "replace",
         columns: str = _DDL,
         partitions: str = "window_id",
         properties: str = "",
     ) -> Lake:
-        """Makes the table; where its rows wait is the sink's business."""
-        table = f"{CATALOG}.db.orders_{uuid.uuid4().hex[:8]}"
+        """Makes the table; where its rows wait is the sink's business. A Delta table is in the folder."""
+        table = f"{catalog}.db.orders_{uuid.uuid4().hex[:8]}"
         if format_ == "delta":
             table = f"delta.`{folder}/orders`"
         by = f" PARTITIONED BY ({partitions})" if partitions else ""
