@@ -104,6 +104,7 @@ def _component() -> Border:
     import dagster as dg
     from dagster_shared.error import DagsterError
     from pydantic import ValidationError
+    from yaml import YAMLError
 
     from kafka_ordered_ops.dagster import OrderedWindowComponent
 
@@ -130,7 +131,7 @@ def _component() -> Border:
         "sensor": {"lookback": "P1D", "minimum_interval_seconds": 30},
         "check": {"lag": "PT5M", "blocking": False},
     }
-    errors = (KafkaOrderedOpsError, DagsterError, ValidationError)
+    errors = (KafkaOrderedOpsError, DagsterError, ValidationError, YAMLError)
     return Border([json.dumps(attributes).encode()], read, errors, cost=500, cpu_s=2)
 
 
