@@ -104,7 +104,7 @@ def _component() -> Border:
     import dagster as dg
     from dagster_shared.error import DagsterError
     from pydantic import ValidationError
-    from yaml import YAMLError
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     from kafka_ordered_ops.dagster import OrderedWindowComponent
 
