@@ -37,7 +37,7 @@ AIRFLOW31 := .venv-airflow31
 NATIVE := build/native
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native nightly bench demo docs lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native nightly bench demo docs wheel audit lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -127,9 +127,12 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and t
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
 
+# Of each border, other inputs every night.
+FUZZED = FUZZED_INPUTS=1000000 FUZZED_SEED=$$(date +%s)
+
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
-	HYPOTHESIS_PROFILE=nightly SIMULATED_HISTORIES=1000000 $(PYTEST) -m "not spark41 and not long and not airflow"
+	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
+	HYPOTHESIS_PROFILE=nightly $(FUZZED) SIMULATED_HISTORIES=200000 $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 	$(MAKE) test-celery
@@ -149,6 +152,26 @@ docs: $(STAMP) ## Build the documentation into build/docs; a warning is an error
 	@if [ -f docs/conf.py ]; then $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs; \
 	else echo "docs: no docs/conf.py yet"; fi
 
+# What is published: built twice, with the time of the commit, and equal to the byte. Beside it, a list of all that its
+# extras need, in the versions that were tested.
+RELEASE := build/release
+$(RELEASE)/.tools: $(BIN)/uv requirements/release.txt
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(RELEASE)/tools
+	$(BIN)/uv pip sync --quiet --python $(RELEASE)/tools/bin/python --require-hashes requirements/release.txt
+	@touch $@
+
+wheel: $(RELEASE)/.tools ## Build the wheel and the source archive into dist, twice and alike, with a CycloneDX list of what they need
+	rm -rf dist $(RELEASE)/again
+	for folder in dist $(RELEASE)/again; do SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet \
+		--build-constraints requirements/release.txt --require-hashes --out-dir $$folder; done
+	for file in dist/*.whl dist/*.tar.gz; do cmp $$file $(RELEASE)/again/$${file#dist/}; done
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --extra all --constraint requirements/all.txt --excludes requirements/excluded.txt pyproject.toml -o $(RELEASE)/needed.txt
+	$(RELEASE)/tools/bin/cyclonedx-py requirements --no-validate --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(RELEASE)/needed.txt
+
+audit: wheel ## Look all that the wheel needs up in the database of known vulnerabilities
+	$(RELEASE)/tools/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes --requirement $(RELEASE)/needed.txt
+
 lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
@@ -157,6 +180,8 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links requirements/release.in -o requirements/release.txt
 	for name in bench celery native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
 	cd native && cargo update --quiet && grep -v '^source = ' Cargo.lock > crates.lock

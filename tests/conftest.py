@@ -45,7 +45,7 @@ def _is_there(library: str) -> bool:
 collect_ignore_glob = [
     pattern
     for library, patterns in {
-        "airflow": ["host_airflow/*", "delivery/*"],
+        "airflow": ["host_airflow/*", "delivery/*", "fuzz/*"],
         "dagster": ["host_dagster/*", "delivery/*"],
         "fastapi": [
             "relay/test_client*.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import (
     AuthenticationError,
     ConfigError,
+    KafkaOrderedOpsError,
     RegistryError,
     SettingNotAllowedError,
 )
@@ -27,6 +28,15 @@ _TIMEOUT_S: Final = 10
 _REFERENCES_MAX: Final = 200
 #: A registry's codes for a subject, a version and a schema that it does not have.
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
+#: What the client raises for an answer that is none of a registry.
+_NO_ANSWER: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -201,7 +211,7 @@ class RegistryClient(SchemaClient):
         try:
             # Requests are few, and nobody says when the last one was made.
             with self._client_class(self._settings) as client:
-                return request(client)
+                return _checked(request(client))
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 if may_lack_path or error.error_code in _NOT_FOUND:
@@ -217,12 +227,37 @@ class RegistryClient(SchemaClient):
             raise RegistryError(
                 f"{self._where} answers with HTTP {error.http_status_code}: {error.error_message}"
             ) from None
+        except KafkaOrderedOpsError:
+            raise
+        except _NO_ANSWER as error:
+            raise RegistryError(
+                f"{self._where}: the answer is not a schema registry's ({type(error).__name__}: {shown(error)}). Check the URL, and "
+                "whether a proxy or a login page answers for it"
+            ) from error
         except Exception as error:
             # The HTTP client's own errors; which library that is differs between versions of confluent-kafka.
-            is_own = type(error).__module__.partition(".")[0] in ("builtins", "kafka_ordered_ops")
-            if is_own and not isinstance(error, OSError):
-                raise
             raise RegistryError(f"{self._where} cannot be reached: {error}") from error
+
+
+def _checked(answer: Any) -> Any:
+    """Return an answer; raise `TypeError` unless its fields, which Confluent's client does not check, have their types."""
+    if isinstance(answer, list):
+        _check_types((version, int) for version in answer)
+    elif answer is not None:
+        schema = getattr(answer, "schema", answer)
+        _check_types([(schema.schema_str, str), (schema.schema_type or "AVRO", str)])
+        for reference in schema.references or ():
+            named = (reference.name, str), (reference.subject, str), (reference.version, int)
+            _check_types(named)
+        if schema is not answer:
+            _check_types([(answer.schema_id, int), (answer.guid or "", str)])
+    return answer
+
+
+def _check_types(values: Iterable[tuple[Any, type]]) -> None:
+    for value, kind in values:
+        if type(value) is not kind:
+            raise TypeError(f"{shown(value)} is no {kind.__name__}")
 
 
 def _version(subject: str, version: int, client: Any) -> Any:

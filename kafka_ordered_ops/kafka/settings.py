@@ -167,8 +167,8 @@ _SECRET_KEY: Final = re.compile(
     r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
 )
 _SECRET_MASK: Final = "***"
-#: The user and the password in a URL.
-_USER_INFO: Final = re.compile(r"(\w+://)([^/@,\s]+)@")
+#: The user and the password in a URL. Of a longer scheme the end suffices; without a bound, a long word takes its square.
+_USER_INFO: Final = re.compile(r"(\w{1,20}://)([^/@,\s]+)@")
 _USER_NAMES: Final = ("sasl.username", "sasl.oauthbearer.client.id")
 
 

@@ -29,7 +29,8 @@ _HDFS: Final = "hdfs"
 #: Hadoop's schemes, which Spark needs.
 _SPARK_SCHEMES: Final = {"s3": "s3a"}
 
-_PLAIN_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+")
+#: Halves of surrogate pairs are bytes that are not text.
+_PLAIN_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff\\*?#%\[\]{}]+")
 
 #: S3 limits keys to 1,024 bytes, and the names of a window, a stage and a file follow the root's.
 _KEY_BYTES_MAX: Final = 512

@@ -348,11 +348,24 @@ def _requests(
         yield part
 
 
+#: What Python's and Arrow's parsers raise for other bytes.
+_NOT_UNDERSTOOD: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
 def _understood(reply: Reply, read: Callable[[bytes], _T]) -> _T:
     """Return the content of an answer; raise `RelayError` for an answer that is not a relay's."""
     try:
         return read(reply.body)
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except _NOT_UNDERSTOOD as error:
         raise RelayError(
             f"a server's answer is not a relay's, {reply.body[:_SHOWN_BYTES]!r}: check its URL, and whether a proxy or a "
             "login page answers for it"

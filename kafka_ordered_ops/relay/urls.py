@@ -37,7 +37,7 @@ def check_url(url: str, *, has_token: bool, plain_http: bool) -> None:
     invalid = f"the server {safe_url!r} is an invalid URL: give https://HOST:PORT"
     try:
         parts = httpx.URL(url)
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):
         # The error's own text may repeat the password.
         raise ConfigError(invalid) from None
     if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > _PORT_MAX:

@@ -175,6 +175,20 @@ def test_every_line_of_the_threat_model_names_its_test() -> None:
     assert [line for line in lines if "::test_" not in line] == []
 
 
+def test_the_page_about_tests_says_what_is_there() -> None:
+    """Each fault names tests that exist, and no layer has fewer tests than it says, nor many more."""
+    page = (DOCS / "tested.md").read_text()
+    assert unknown_tests(page) == set()
+    assert [row[0] for row in rows_of(page, "Faults") if "::test_" not in row[3]] == []
+    for layer, folders, least in rows_of(page, "Layers"):
+        count = sum(
+            len(re.findall(r"(?m)^(?:async )?def test_", path.read_text()))
+            for folder in re.findall(r"`([^`]+)`", folders)
+            for path in (ROOT / folder).rglob("test_*.py")
+        )
+        assert int(least.replace(",", "")) <= count <= 1.3 * int(least.replace(",", "")), layer
+
+
 def test_every_test_that_the_guarantees_name_exists() -> None:
     """A promise must not outlive the test that holds it; each has one at least."""
     page = (DOCS / "guarantees.md").read_text()

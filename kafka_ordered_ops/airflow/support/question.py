@@ -78,10 +78,10 @@ class Question:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Question:
+    def from_json(cls, value: object) -> Question:
         """Parse the result of `to_json`; raise `ConfigError` for anything else, or another version."""
         try:
-            stored = _Stored.parse(dict(value), "question")
+            stored = _Stored.parse(dict(value) if isinstance(value, Mapping) else value, "question")
             ms = None if stored.grace is None else parse_duration_ms(stored.grace, what="grace")
             return cls(
                 stored.conn_id,

@@ -106,12 +106,21 @@ def _fields(json: Any, levels: int) -> list[pa.Field[Any]]:
     for item in json:
         match item:
             case [str(name), kind]:
-                fields.append(pa.field(name, _type(kind, levels)))
+                fields.append(pa.field(_encodable(name), _type(kind, levels)))
             case [str(name), kind, "not null"]:
-                fields.append(pa.field(name, _type(kind, levels), nullable=False))
+                fields.append(pa.field(_encodable(name), _type(kind, levels), nullable=False))
             case _:
                 raise JsonError(f"a column is {ascii(item)[:80]}: a name and a type are expected")
     return fields
+
+
+def _encodable(name: str) -> str:
+    """Return a name unchanged; raise `JsonError` for halves of surrogate pairs, as arguments have them that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise JsonError(f"a column's name is {ascii(name)[:80]}, which is not UTF-8") from None
+    return name
 
 
 def _type(json: Any, levels: int) -> pa.DataType:

@@ -6,6 +6,7 @@ null: records of older versions may lack what a newer one requires.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
 }
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _DIGITS: Final = 38
+_SCALE: Final = re.compile(r"\d{1,2}", re.ASCII)
 
 
 def columns_of(text: str, references: Sequence[tuple[str, str]] = ()) -> pa.Schema:
@@ -172,9 +174,11 @@ def _kind(schema: Mapping[str, Any], where: str) -> str:
     """Return the type of values that are not null."""
     kinds = schema.get("type")
     if kinds is None:
-        kinds = _kinds_of_values(schema)
-    kinds = {kinds} if isinstance(kinds, str) else {*_list(kinds or [], "type", where)}
-    kinds -= {"null"}
+        kinds = _kinds_of_values(schema, where)
+    kinds = [kinds] if isinstance(kinds, str) else _list(kinds or [], "type", where)
+    if not all(isinstance(kind, str) for kind in kinds):
+        raise _refused(where, f"the type {ascii(kinds)[:40]} is not made of names")
+    kinds = {*kinds} - {"null"}
     if kinds == {"integer", "number"}:
         kinds = {"number"}
     if len(kinds) != 1:
@@ -186,13 +190,14 @@ def _kind(schema: Mapping[str, Any], where: str) -> str:
     return str(kind)
 
 
-def _kinds_of_values(schema: Mapping[str, Any]) -> Any:
+def _kinds_of_values(schema: Mapping[str, Any], where: str) -> Any:
     """Return the types of ``enum`` or ``const``, or those that the other words imply."""
     if "properties" in schema:
         return "object"
     if "items" in schema:
         return "array"
-    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    constants = [schema["const"]] if "const" in schema else []
+    values = _list(schema["enum"], "enum", where) if "enum" in schema else constants
     names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
     return [names.get(type(value), "object") for value in values]
 
@@ -218,7 +223,7 @@ def _list(value: Any, word: str, where: str) -> list[Any]:
 def _scale(schema: Mapping[str, Any], where: str) -> int:
     parameters = schema.get("connect.parameters")
     scale = parameters.get("scale") if isinstance(parameters, Mapping) else None
-    if not isinstance(scale, str) or not scale.isdecimal() or int(scale[:3]) > _DIGITS:
+    if not isinstance(scale, str) or not _SCALE.fullmatch(scale) or int(scale) > _DIGITS:
         raise _refused(where, f"a decimal has the scale {ascii(scale)[:40]}")
     return int(scale)
 

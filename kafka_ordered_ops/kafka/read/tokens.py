@@ -9,6 +9,7 @@ import base64
 import http.client
 import json
 import logging
+import math
 import re
 import ssl
 import time
@@ -147,7 +148,9 @@ def _token(body: bytes, extensions: tuple[tuple[str, str], ...]) -> Token:
         text = json.loads(body)["access_token"]
         claims = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
         token = Token(text, float(claims["exp"]), extensions)
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        if not math.isfinite(token.expires_s):
+            raise OverflowError
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise NoTokensError("the answer has no JWT that expires as its access_token") from None
     if not _TOKEN.fullmatch(token.text):
         raise NoTokensError("the token has characters that no token has")

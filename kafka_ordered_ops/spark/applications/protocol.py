@@ -229,8 +229,10 @@ def _plan_path(folder: PurePath, number: int) -> PurePath:
 
 def _plan_text(folder: PurePath, number: int) -> str:
     content = _disk.read(str(_plan_path(folder, number)), PLAN_BYTES_MAX, trusted=True)
+    if content is None:
+        raise JsonError(f"plan {number} is missing")
     try:
-        return str(content or b"", "utf-8")
+        return str(content, "utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"plan {number} is not UTF-8 text") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -233,6 +234,7 @@ def _commit_of(
         commit = TableCommit(write, TableMode.APPEND, None)
     else:
         return None
-    if commit.mode is TableMode.APPEND and added is not None and added.isdecimal():
-        return replace(commit, records=int(added))
+    if commit.mode is TableMode.APPEND:
+        with suppress(JsonError):
+            return replace(commit, records=strict_json.whole_number(added))
     return commit
