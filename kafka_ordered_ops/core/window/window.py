@@ -380,7 +380,10 @@ class StoredWindow(Stored, frozen=True):
         try:
             values = None if self.values is None else self.values.value
             keys = None if self.keys is None else self.keys.value
-            return Window(**self.fields(values=values, keys=keys))
+            window = Window(**self.fields(values=values, keys=keys))
+            # Templates are rendered before anything is stored.
+            check_rendered(window, "the window")
+            return window
         except ConfigError as error:
             raise JsonError(f"window: {error}") from error
 
