@@ -17,8 +17,9 @@ from tests.support.pages import Section, built_wheel, follow, section
 
 pytestmark = pytest.mark.timeout(1_200)
 
-FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-MATERIALIZE = "dagster asset materialize -f {} --select '*' --partition 2026-01-01-00:00\n"
+#: The hour that has just ended, for these tests.
+HOUR = datetime(2026, 1, 1, 23, tzinfo=UTC)
+MATERIALIZE = "dagster asset materialize -f {} --select '*' --partition \"$hour\"\n"
 
 
 def replaced_by(bootstrap: str, lake: Path, topic: str, group_id: str) -> dict[str, str]:
@@ -28,17 +29,19 @@ def replaced_by(bootstrap: str, lake: Path, topic: str, group_id: str) -> dict[s
         "/tmp/lake": str(lake),
         'Window("orders"': f'Window("{topic}"',
         'group_id="lake-orders': f'group_id="{group_id}',
+        "$(date -u -d '1 hour ago' +%Y-%m-%d-%H:00)": "2026-01-01-23:00",
+        "$(date -u -d '24 hours ago' +%Y-%m-%d-%H:00)": "2026-01-01-00:00",
     }
 
 
 @pytest.fixture
 def hour(topic: MakeTopic, produce: Produce) -> str:
-    """Ten records of the first hour, in two partitions, and one of the next hour in each."""
+    """Ten records of the hour, in two partitions, and one of the hour before in each."""
     name = topic(partitions=2)
-    ms = int(FIRST.timestamp() * 1000)
-    after = ms + timedelta(hours=1) // timedelta(milliseconds=1)
+    ms = int(HOUR.timestamp() * 1000)
+    before = ms - timedelta(hours=1) // timedelta(milliseconds=1)
+    produce((name, n, b"k", b"earlier", before, ()) for n in range(2))
     produce((name, n % 2, b"k", b"%d" % n, ms + n, ()) for n in range(10))
-    produce((name, n, b"k", b"later", after, ()) for n in range(2))
     return name
 
 
@@ -71,7 +74,7 @@ def test_the_first_hour_goes_as_the_page_tells_it(
     bootstrap: str, hour: str, group_id: str, tmp_path: Path
 ) -> None:
     """The failed partition delivers all its records once it is repaired, twice, and the range the rest of the day."""
-    own = {**replaced_by(bootstrap, tmp_path, hour, group_id), "orders-sizes": group_id}
+    own = {**replaced_by(bootstrap, tmp_path, hour, group_id), "sizes-by-hour": group_id}
     page = section("dagster/index.md", "The first hour")
     install = 'pip install kafka-ordered-ops\nexport DAGSTER_HOME="$PWD"\n'
     printed = follow(replace(page, commands=install + page.commands), tmp_path, own)
@@ -81,7 +84,7 @@ def test_the_first_hour_goes_as_the_page_tells_it(
     assert printed.count(" - 0 records") == 22
     with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         found = [(one.plan.offsets, one.plan.status.is_done) for one in windows.list()]
-    assert found == [(10, True), (2, True), *[(0, True)] * 22]
+    assert found == [*[(0, True)] * 22, (2, True), (10, True)]
 
 
 @pytest.mark.slow
@@ -93,7 +96,8 @@ def test_the_asset_with_spark_runs_as_the_page_has_it(
     folder, lake = tmp_path / "empty", tmp_path / "lake"
     folder.mkdir()
     page = section("dagster/index.md", "The same with Spark")
-    run = f'export DAGSTER_HOME="$PWD"\n{MATERIALIZE.format("orders_with_spark.py")}'
+    commands = 'export DAGSTER_HOME="$PWD"\nhour=2026-01-01-23:00\n'
+    run = commands + MATERIALIZE.format("orders_with_spark.py")
     given = Section(page.files, page.commands + run)
     follow(given, folder, replaced_by(bootstrap, lake, hour, group_id))
     values = ds.dataset(lake / "orders_with_spark").to_table()["value"].to_pylist()
