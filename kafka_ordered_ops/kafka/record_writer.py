@@ -12,8 +12,8 @@ from kafka_ordered_ops.core.errors import BrokerError, KafkaOrderedOpsError, Rec
 from kafka_ordered_ops.core.processing.new_record import NewRecord, OnStored, Report
 from kafka_ordered_ops.core.processing.record import RecordMetadata
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: The time limit of one record, from `send` to its report.

@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.window.bounds import Bound, Committed
 from kafka_ordered_ops.core.window.decoding import Decoding
 from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.core.window.read_starts import as_exact_bound
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.decoded import DecodedBatches
 from kafka_ordered_ops.ordered.engine import Engine

@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
 from kafka_ordered_ops.core.processing.record import records_of
 from kafka_ordered_ops.core.processing.state import ProcessorState, key_states
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import offsets_of

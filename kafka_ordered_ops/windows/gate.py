@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.errors import (
     WindowFencedError,
 )
 from kafka_ordered_ops.kafka.client import calls
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 
 #: Temporary errors: a call with time left starts over. Every call can be repeated at any time.
 _PASSING: Final = (

@@ -29,7 +29,7 @@ from kafka_ordered_ops.kafka.client.answers import NoAnswerError, no_answer
 from kafka_ordered_ops.kafka.client.calls import Deadline, give_up, is_patient, waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate, wait_for
 from kafka_ordered_ops.kafka.client.first_contact import REFUSED_S
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Metadata spreads over the brokers within tens of milliseconds after a topic was created or moved.

@@ -7,7 +7,6 @@ client's error callback gets the reason, but runs only during polls. So every cl
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import threading
@@ -36,7 +35,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.kafka.client.calls import waits_for
 from kafka_ordered_ops.kafka.client.first_contact import FirstContact
-from kafka_ordered_ops.kafka.client.forks import keep_in_children
+from kafka_ordered_ops.kafka.client.lifetime import destroy_left, keep_in_children, lasting
 from kafka_ordered_ops.kafka.client.lines import CLIENT_LOG, ClientLines
 from kafka_ordered_ops.kafka.client.reason_kinds import (
     AUTHENTICATION,
@@ -279,11 +278,12 @@ def open_client(
 
     Raises `ConfigError` if the client refuses its configuration, and what `with_tokens` raises. It does not connect yet.
     """
+    destroy_left()
     _check_files(config)
     reasons.are_of(str(_brokers_in(config)), config)
     config = with_tokens(config, reasons.add)
     try:
-        client: _Client = _referable(make)(
+        client: _Client = lasting(make)(
             {**config, "error_cb": reasons.add, "throttle_cb": reasons.add_throttle},
             logger=lines or ClientLines(reasons),
         )
@@ -342,14 +342,6 @@ def _without_values(text: str, config: Mapping[str, Any]) -> str:
         if isinstance(value, str) and value and key not in FILE_SETTINGS:
             text = text.replace(f'"{value}"', '"***"')
     return text
-
-
-@functools.cache
-def _referable(make: Callable[..., _Client]) -> Callable[..., _Client]:
-    """Return a subclass of the client's class that supports weak references, which classes written in C do not."""
-    if not isinstance(make, type) or make.__weakrefoffset__:
-        return make
-    return type(make.__name__, (make,), {})
 
 
 def wait_for(

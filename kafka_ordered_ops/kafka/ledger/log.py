@@ -29,8 +29,8 @@ from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.kafka.client.answers import position as offset_known
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.ledger.queue import Line
 from kafka_ordered_ops.kafka.read.taking import Taking
 from kafka_ordered_ops.kafka.read.unreadable import is_unreadable, unreadable_error

@@ -42,8 +42,8 @@ from kafka_ordered_ops.kafka.client.errors import (
     open_client,
     translate,
 )
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.members.live_groups import check_not_in_ledger
 from kafka_ordered_ops.kafka.offsets.committed_offsets import OffsetsReader, commit_as_member

@@ -34,7 +34,7 @@ from kafka_ordered_ops.core.processing.record import RecordMetadata
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.calls import Deadline, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.members.membership import GroupMember
 from kafka_ordered_ops.kafka.offsets.committed_offsets import send_offsets_to_transaction
 from kafka_ordered_ops.kafka.record_writer import (

@@ -29,9 +29,9 @@ from kafka_ordered_ops.kafka.client.answers import NoAnswerError
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import Deadline, waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.hanging import call_within
 from kafka_ordered_ops.kafka.client.librdkafka import Library, TransactionCallError, milliseconds
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: The time for reading committed offsets: longer than an abandoned transaction can hold them back.

@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import GroupInUseError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.offsets.committed_offsets import commit_as_member
 from kafka_ordered_ops.kafka.settings import ClientSettings
 

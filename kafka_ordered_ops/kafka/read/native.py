@@ -26,8 +26,8 @@ from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.record_schema import record_schema
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.calls import Uncounted
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.client.reason_kinds import throttled_for
 from kafka_ordered_ops.kafka.read import quiet
 from kafka_ordered_ops.kafka.read.explain import truncated, where_to_go_on

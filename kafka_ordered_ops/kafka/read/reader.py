@@ -34,8 +34,8 @@ from kafka_ordered_ops.kafka.client.errors import (
     open_client,
     translate,
 )
-from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.kafka.read import quiet
 from kafka_ordered_ops.kafka.read.arrow import no_collection, stamps, to_arrow
 from kafka_ordered_ops.kafka.read.explain import (

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from kafka_ordered_ops.core.errors import DecodeError
 from kafka_ordered_ops.core.processing.new_record import checked_output
 from kafka_ordered_ops.core.processing.record import Record, Result
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 
 #: Called with a record, or with a list of records.
 Function = Callable[[Any], Any]

@@ -13,7 +13,7 @@ from typing import Final
 from kafka_ordered_ops.core.errors import FunctionTimeoutError, HungFunctionsError
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.lifetime import Home
 from kafka_ordered_ops.processing.work_queue import WorkQueue
 from kafka_ordered_ops.processing.workers.calls import Call, failed
 from kafka_ordered_ops.processing.workers.turns import Turn

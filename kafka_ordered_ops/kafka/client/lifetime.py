@@ -1,20 +1,49 @@
-"""Clients in forked processes, where they can be neither used nor destroyed.
+"""When a client may be destroyed: neither in a forked process, nor by a thread of the client library.
 
 A fork copies a client without its threads. Any call of the copy waits forever, and so does its destruction, which Python
 starts with the last reference, at the latest when the child ends. So a child keeps every client of its parent, and uses
 none.
+
+The library ends the process if one of its own threads destroys a client. Such a thread runs Python to deliver an answer, and
+thus also the garbage collector, which may find the client there: an error that interrupted a request refers to it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import NotShareableError
 
 _clients: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+#: Clients that a thread of the client library was about to destroy.
+_left: Final[list[object]] = []
+
+
+@functools.cache
+def lasting(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a subclass of a client's class: its objects support weak references, and only Python's threads destroy them."""
+    if not isinstance(make, type):
+        return make
+    return type(make.__name__, (make,), {"__del__": _leave_to_python})
+
+
+def _leave_to_python(client: object) -> None:
+    # The class of threads that Python did not start.
+    if isinstance(threading.current_thread(), threading._DummyThread):
+        _left.append(client)
+        # The collector has removed the weak reference.
+        _clients.add(client)
+
+
+def destroy_left() -> None:
+    """Destroy the clients that threads of the client library have left."""
+    _left.clear()
 
 
 def keep_in_children(client: object) -> None:
