@@ -118,8 +118,8 @@ native/Cargo.lock: native/crates.lock native/Cargo.toml
 
 native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and test them; needs cargo
 	cd native && $(CARGO) fmt --check
-	cd native && $(CARGO) clippy --quiet --release --locked --all-targets --features python -- -D warnings
-	cd native && $(CARGO) test --quiet --release --locked
+	cd native && $(CARGO) clippy --quiet --profile tests --locked --all-targets --features python -- -D warnings
+	cd native && $(CARGO) test --quiet --profile tests --locked
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements/native.txt
 	rm -rf $(NATIVE)/wheels $(NATIVE)/site
 	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --release --locked --out $(CURDIR)/$(NATIVE)/wheels
