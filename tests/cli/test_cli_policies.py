@@ -101,8 +101,13 @@ def test_what_a_group_is_about_changes_only_when_that_is_said(
     assert later.error["facts"]["differences"] == {"mode": ["interval", "catch_up"]}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["run", "plan", "commit", "sweep"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("run", marks=pytest.mark.slow),
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("plan", "commit", "sweep")),
+    ],
+)
 def test_a_foreign_commit_stops_a_command_unless_it_is_adopted(
     cluster: Cluster, command: str
 ) -> None:

@@ -134,7 +134,7 @@ def read_all_the_while(root: str, folder: str, over: Event, told: Queue[Looks]) 
     told.put(looks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_readers_see_the_window_at_every_moment_of_a_thousand_replacements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

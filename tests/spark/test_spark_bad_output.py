@@ -66,6 +66,7 @@ def test_a_function_reads_only_good_records(
     assert (ids(lake), bad_places(lake)) == ([1], BESIDE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "fatal"), [("commit", 2), ("publish", 2)])
 def test_a_driver_that_is_killed_leaves_each_once(
     broker: World, spark: SparkSession, tmp_path: Path, step: str, fatal: int

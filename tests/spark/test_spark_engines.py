@@ -152,7 +152,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("jars", [False, True], ids=["absent", "of Spark 4.1"])
 def test_the_jvm_engine_asks_for_the_connector_of_its_own_spark(jars: bool) -> None:
     """Absent, or of another Spark's version: refused by what the session's own Java says, before any reading."""

@@ -115,7 +115,7 @@ def test_staging_together_is_staging_one_by_one(
             assert output.facts["files"] == max(1, -(-len(rows) // rows_per_file))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_union_of_single_reads_is_the_same(
     bootstrap: str, cases: list[Case], spark: SparkSession
 ) -> None:

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TIMEOUT_S = 60.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "pause", "end"])
 def test_a_lost_node_is_replaced_and_comes_back(brokers: ThreeBrokers, fault: str) -> None:
     """Its partitions get other leaders, what is written meanwhile is kept, and it is in sync again later."""
