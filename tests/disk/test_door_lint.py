@@ -177,6 +177,8 @@ ALLOWED: Final = {
     ("spark/applications/guard.py", "pathlib.Path"): (1, "the kernel's list of processes"),
     ("spark/applications/guard.py", ".iterdir"): (1, "the same"),
     ("spark/applications/guard.py", ".read_text"): (1, "the same"),
+    ("spark/applications/yarn.py", "open"): (1, "Hadoop's own files of settings"),
+    ("spark/applications/yarn.py", "pathlib.Path"): (2, "the same"),
     ("spark/applications/process.py", "pathlib.Path"): (1, "the kernel's list of processes"),
     ("spark/applications/process.py", ".glob"): (1, "the same"),
     ("spark/applications/process.py", ".read_bytes"): (1, "the same"),

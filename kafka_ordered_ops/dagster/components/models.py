@@ -17,7 +17,7 @@ from dagster.components.resolved.core_models import (
     resolve_backfill_policy,
 )
 
-from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.core.arguments import check_choice, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.assets.window_op import WindowOp
@@ -180,6 +180,13 @@ def _sensor_of(
         "default_status": status,
         "tags": context.resolve_value(dict(model.tags)),
     }
+
+
+def as_arguments(value: object, what: str) -> dict[str, Any]:
+    """Return the arguments of a sensor or a check; raise `ConfigError` for what a template has put in their place."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{what}: {shown(value)} is not a mapping")
+    return value
 
 
 #: The arguments of a sensor.

@@ -14,6 +14,7 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedKafka,
     ResolvedSensor,
     WindowOpFields,
+    as_arguments,
 )
 from kafka_ordered_ops.dagster.components.ordered_window import (
     OrderedWindowComponent,
@@ -81,7 +82,9 @@ class OrderedWindowMultiComponent(dg.Component, dg.Resolvable):
         step = ordered_window_multi_asset(name=self.name, assets=assets, op=self.op or DEFAULT_OP)
         sensors = [sensor for part in parts for sensor in part.sensors or ()]
         if self.sensor is not None:
-            sensors.append(build_partitions_live_sensor(step, **self.sensor))
+            sensors.append(
+                build_partitions_live_sensor(step, **as_arguments(self.sensor, "sensor"))
+            )
         return dg.Definitions(
             assets=[step],
             asset_checks=[check for part in parts for check in part.asset_checks or ()],

@@ -32,6 +32,7 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedSensor,
     ResolvedTopicPrefix,
     WindowOpFields,
+    as_arguments,
     choice,
     function_of,
     span,
@@ -220,10 +221,12 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         )(self._own_function or self._default_function())
         sensors = []
         if self.sensor is not None:
-            sensors.append(build_partitions_live_sensor(asset, **self.sensor))
+            sensors.append(
+                build_partitions_live_sensor(asset, **as_arguments(self.sensor, "sensor"))
+            )
         checks = []
         if self.check is not None:
-            checks.append(partitions_live_check(asset, **self.check))
+            checks.append(partitions_live_check(asset, **as_arguments(self.check, "check")))
         return dg.Definitions(
             assets=[asset],
             asset_checks=checks,
