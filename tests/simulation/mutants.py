@@ -30,7 +30,6 @@ from kafka_ordered_ops.kafka.ledger import ledger as ledger_module
 from kafka_ordered_ops.kafka.ledger import transaction as transaction_module
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger.transaction import FencedTransaction
-from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects.layout import Manifest
 from kafka_ordered_ops.output.objects.publisher import ManifestPublisher
 from kafka_ordered_ops.windows import delivery
@@ -334,10 +333,6 @@ def _named_before_they_are_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ManifestPublisher, "_put", early)
 
 
-def _generation_not_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publisher_module, "next_generation", lambda output, before, present: 1)
-
-
 def _output_not_recorded(patch: pytest.MonkeyPatch) -> None:
     def nothing(steps: Any, plans: Any, outputs: Mapping[str, Any], again: Any) -> None:
         steps.commit_many([plan for plan in plans if plan.status.is_open])
@@ -377,6 +372,5 @@ MUTANTS: Final = (
     Mutant("outputs are not recorded with the commit", _output_not_recorded, 0),
     Mutant("manifests are written without conditions", _written_without_conditions, 38),
     Mutant("manifests name files before they are copied", _named_before_they_are_copied, 0),
-    Mutant("publishers share one generation", _generation_not_taken, 26),
     Mutant("offsets and ledger are not read at one moment", _moments_not_compared, 78),
 )
