@@ -7,7 +7,7 @@ from typing import Final
 from kafka_ordered_ops.spec.deploy_mode import MASTER_KEY, DeployMode
 from kafka_ordered_ops.spec.jobs import Application, Job
 
-#: Such a driver runs at most so long: the files of an older one are removed.
+#: The longest run of such a driver: the files of an older one are removed.
 DETACHED_S_MAX: Final = 30 * 24 * 3600.0
 
 

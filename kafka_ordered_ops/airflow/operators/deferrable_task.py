@@ -193,7 +193,7 @@ class DeferrableTask(JobTask, DeliverTask):
         """Return the plan of the driver to wait for, if there is one; end all others of this task."""
         if self._manager is None:
             return None
-        from kafka_ordered_ops.spark.applications.detached import end_driver, find
+        from kafka_ordered_ops.spark.applications.detached import find
 
         self._name = self.window_id_of(context)
         found: WindowPlan | None = None
@@ -205,9 +205,7 @@ class DeferrableTask(JobTask, DeliverTask):
                 self.log.info(
                     "The driver with tag %s has failed, or is of an older attempt.", run.tag
                 )
-                end_driver(self._manager, run.tag)
-                # Not what it staged: the ledger may name it.
-                run.remove()
+                run.end(self._manager)
         return found
 
     def _owned(
@@ -251,14 +249,13 @@ class DeferrableTask(JobTask, DeliverTask):
 
     def _end_drivers(self, context: Context) -> None:
         """End the drivers of a task whose trigger has failed."""
-        from kafka_ordered_ops.spark.applications.detached import end_driver, find
+        from kafka_ordered_ops.spark.applications.detached import find
 
         try:
             self._to = opened(self.output_to, travels=True)
             manager = _manager_of(self._application)
             for run in find(self._output_folder().root, self.window_id_of(context)):
-                end_driver(manager, run.tag)
-                run.remove()
+                run.end(manager)
         except KafkaOrderedOpsError as error:
             self.log.warning("The driver of this task may still run: %s", error)
 

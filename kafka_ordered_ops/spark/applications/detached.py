@@ -2,7 +2,7 @@
 
 The folder of a detached run is written before spark-submit starts, and the cluster manager knows the driver by the
 run's token. So a folder leads to its driver, wherever the submitter died: before the cluster manager accepted it, while
-it ran, or after its end. A driver without its folder ends itself. Whoever removes a folder, ends the driver.
+it ran, or after its end. A driver without its folder ends itself. Removing a folder ends the driver.
 
 The window keeps its attempt: a driver that is found again has read it, and its output is committed by it. A newer
 attempt fences an older driver's output like that of any other attempt.
@@ -11,6 +11,7 @@ attempt fences an older driver's output like that of any other attempt.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,8 +28,6 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.writing.staged_output import StagedOutput
-from kafka_ordered_ops.spark.applications.log_lines import LogLines
-from kafka_ordered_ops.spark.applications.process import Process
 from kafka_ordered_ops.spark.applications.protocol import (
     Order,
     Submission,
@@ -46,7 +45,7 @@ from kafka_ordered_ops.spark.applications.submitter import (
     found_output,
     log_text,
     place_root,
-    wait,
+    spark_submit,
     what_of,
 )
 from kafka_ordered_ops.spark.applications.yarn import ResourceManager, YarnApplication
@@ -133,6 +132,11 @@ class DetachedRun:
             StagedOutput.of(self.plan, self.submission.output or "").discard()
         self.remove()
 
+    def end(self, manager: ResourceManager) -> None:
+        """End the driver, and remove the files of the run; not what it staged, which the ledger may name."""
+        end_driver(manager, self.tag)
+        self.remove()
+
     def remove(self) -> None:
         """Remove the files of the run; a driver that still runs ends itself."""
         remove_run(str(self.folder))
@@ -208,30 +212,19 @@ def submit_detached(
                 place, application, job.arguments, secrets, [plan], replace(how, conf=conf)
             )
         try:
-            with (
-                LogLines(place.log, log_line) as lines,
-                Process(
-                    command,
-                    place,
-                    how.variables(),
-                    grace_s=how.grace_s,
-                    what=what.text,
-                    after=what.after,
-                ) as process,
-            ):
-                wait(process, place, how, None, lines, what, cancelled)
-                if process.code != 0:
+            with spark_submit(
+                command, place, how, what, log_line=log_line, cancelled=cancelled
+            ) as code:
+                if code != 0:
                     raise JobFailedError(
-                        f"{what.text} was not submitted: spark-submit failed with {code_text(process.code)}. {what.after} "
-                        f"{log_text(place)}"
+                        f"{what.text} was not submitted: spark-submit failed with {code_text(code)}. {what.after} {log_text(place)}"
                     )
         except BaseException:
             # The resource manager may have accepted it.
             end_driver(manager, tag)
             raise
         place.remove_log()
-    (run, *_) = (run for run in find(root, name) if run.submission.token == place.token)
-    return run
+        return DetachedRun(place.folder, submission, os.fstat(place.alive).st_mtime)
 
 
 def end_driver(manager: ResourceManager, tag: str) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
@@ -266,21 +266,10 @@ def run(
         with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
             replace(submission, token=place.token).write(place.folder)
             command = command_of(place, application, arguments, secrets, named, how)
-        environment = how.variables()
-        with (
-            LogLines(place.log, log_line) as lines,
-            Process(
-                command,
-                place,
-                environment,
-                grace_s=how.grace_s,
-                what=what.text,
-                after=what.after,
-            ) as process,
-        ):
-            wait(process, place, how, progress, lines, what, cancelled or _never)
-            # Before the guard ends, which removes the folder.
-            result = _judged(process.code, place, named, what)
+        with spark_submit(
+            command, place, how, what, progress=progress, log_line=log_line, cancelled=cancelled
+        ) as code:
+            result = _judged(code, place, named, what)
         place.remove_log()
     return result
 
@@ -360,38 +349,53 @@ def _by_number(character: str) -> str:
     return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
 
 
-def wait(
-    process: Process,
+@contextmanager
+def spark_submit(
+    command: Sequence[str],
     place: Place,
     how: SparkSubmit,
-    progress: Callable[[JobProgress], None] | None,
-    lines: LogLines,
     what: What,
-    cancelled: Callable[[], bool],
-) -> None:
-    """Wait for the end of spark-submit, and report its progress meanwhile."""
-    deadline = time.monotonic() + how.timeout_s
-    last = None
-    while not process.has_ended(_LOOK_S):
-        lines.hand_on()
-        if cancelled():
-            process.end()
-            raise JobFailedError(f"{what.text} was cancelled. {what.after} {log_text(place)}")
-        if progress is not None:
-            now = JobProgress.read(place.folder)
-            if now is not None and now != last:
-                progress(now)
-                last = now
-        if time.monotonic() > deadline:
-            process.end()
-            raise JobFailedError(
-                f"{what.text} was ended: it ran longer than {how.timeout_s:g} s. {what.after} "
-                f"{log_text(place)}"
-            )
+    *,
+    progress: Callable[[JobProgress], None] | None = None,
+    log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Iterator[int]:
+    """Run spark-submit to its end; yield its exit code before the guard ends, which removes the folder of the run.
 
+    Args:
+        command: the words of `command_of`.
+        place, what: the run.
+        how, progress, log_line, cancelled: as for `run_job`.
 
-def _never() -> bool:
-    return False
+    Raises:
+        JobFailedError: it was cancelled, or ran too long.
+    """
+    environment = how.variables()
+    with (
+        LogLines(place.log, log_line) as lines,
+        Process(
+            command, place, environment, grace_s=how.grace_s, what=what.text, after=what.after
+        ) as process,
+    ):
+        deadline = time.monotonic() + how.timeout_s
+        last = None
+        while not process.has_ended(_LOOK_S):
+            lines.hand_on()
+            if cancelled is not None and cancelled():
+                process.end()
+                raise JobFailedError(f"{what.text} was cancelled. {what.after} {log_text(place)}")
+            if progress is not None:
+                now = JobProgress.read(place.folder)
+                if now is not None and now != last:
+                    progress(now)
+                    last = now
+            if time.monotonic() > deadline:
+                process.end()
+                raise JobFailedError(
+                    f"{what.text} was ended: it ran longer than {how.timeout_s:g} s. {what.after} "
+                    f"{log_text(place)}"
+                )
+        yield process.code
 
 
 def _judged(code: int, place: Place, named: Sequence[Named], what: What) -> JobResult:
