@@ -22,7 +22,7 @@ from kafka_ordered_ops.dagster.assets.registry import WindowAsset, remember, win
 from kafka_ordered_ops.dagster.assets.window_op import DEFAULT_OP, WindowOp, check_op
 from kafka_ordered_ops.dagster.names import op_safe, with_resources
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
-from kafka_ordered_ops.dagster.step.step_functions import Function
+from kafka_ordered_ops.dagster.step.step_functions import Function, with_signature
 from kafka_ordered_ops.delivery.arguments import with_known_names
 
 
@@ -147,15 +147,7 @@ def _step_of(parts: Sequence[WindowAsset]) -> Function:
         if failures:
             raise next(filter(_may_be_retried, failures), failures[0])
 
-    context = inspect.Parameter(
-        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=AssetExecutionContext
-    )
-    # Those with a default come last.
-    own = sorted(parameters.values(), key=lambda one: one.default is not inspect.Parameter.empty)
-    signature = [context, *own]
-    step.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    step.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
-    return step
+    return with_signature(step, AssetExecutionContext, parameters.values())
 
 
 def _check_selected(context: AssetExecutionContext) -> None:

@@ -36,13 +36,13 @@ class WindowOp:
         """Return the arguments of `dagster.multi_asset`.
 
         Args:
-            backfill_policy: the policy of a step for which none is set.
+            backfill_policy: that of the step, which has a default.
         """
         return {
             "op_tags": self.tags,
             "retry_policy": self.retry_policy,
             "pool": self.pool,
-            "backfill_policy": self.backfill_policy or backfill_policy,
+            "backfill_policy": backfill_policy,
         }
 
 

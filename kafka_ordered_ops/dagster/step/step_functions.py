@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -166,12 +166,28 @@ def step_function(
     if kafka_resource not in own:
         remaining.append(inspect.Parameter(kafka_resource, kind, annotation=KafkaResource))
     remaining += [inspect.Parameter(name, kind, annotation=_MARK) for name in marks]
-    # Those with a default come last.
-    remaining.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-    signature = [inspect.Parameter("context", kind, annotation=context_type), *remaining]
-    step.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    step.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
     step.__doc__ = function.__doc__
+    return with_signature(step, context_type, remaining)
+
+
+def with_signature(
+    step: Function, context_type: type, parameters: Iterable[inspect.Parameter]
+) -> Function:
+    """Return a step's function with the signature that Dagster reads: a context, then the parameters.
+
+    Args:
+        step: takes a context, and the parameters by name.
+        context_type: of the step's context.
+        parameters: the resources and inputs, in any order.
+    """
+    # Those with a default come last.
+    own = sorted(parameters, key=lambda one: one.default is not inspect.Parameter.empty)
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=context_type
+    )
+    signature: Any = step
+    signature.__signature__ = inspect.Signature([context, *own])
+    signature.__annotations__ = {one.name: one.annotation for one in (context, *own)}
     return step
 
 
