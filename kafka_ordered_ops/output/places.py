@@ -57,6 +57,9 @@ class OutputPlace:
             notes += beside._check(with_bad, windows)
         return notes
 
+    def check_columns(self, window: Window, settings: object) -> None:
+        """Do nothing: files take any columns."""
+
     def _check(self, publishers: Sequence[Publisher], windows: Mapping[str, Window]) -> list[str]:
         with as_sink_error(f"the windows below {self._root} cannot be read"):
             if is_in_store(self._root):

@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.ownership import Publisher
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.checks import (
     check_identity,
     check_result,
@@ -63,11 +64,7 @@ Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 
 class Place(Protocol):
-    """The place where windows will be published; checked before they are claimed.
-
-    It may have a method ``check_columns(window, settings)`` as well. It is called before new windows are claimed whose columns
-    were inferred, with one of them, and raises `ConfigError` if these columns do not fit.
-    """
+    """The place where windows will be published; checked before they are claimed."""
 
     def check(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
@@ -77,6 +74,14 @@ class Place(Protocol):
         Args:
             publishers: the publishers of windows that are not delivered yet.
             windows: the windows, by id.
+        """
+
+    def check_columns(self, window: Window, settings: ClientSettings) -> None:
+        """Raise `ConfigError` if columns that were inferred for new windows do not fit.
+
+        Args:
+            window: one of the windows, which have the same columns.
+            settings: the client settings.
         """
 
 
