@@ -20,6 +20,16 @@ from msgspec import Meta
 
 from kafka_ordered_ops.core.types import INT32_MAX, INT64_MAX, INT64_MIN
 
+#: What parsers of other libraries raise for bytes that they do not expect.
+PARSER_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 

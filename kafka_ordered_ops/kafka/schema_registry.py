@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.errors import (
     SettingNotAllowedError,
 )
 from kafka_ordered_ops.core.masked import masked
+from kafka_ordered_ops.core.strict_json import PARSER_ERRORS
 from kafka_ordered_ops.kafka.known_settings import ALLOWED_REGISTRY
 from kafka_ordered_ops.kafka.registry.glue import GLUE, GlueClient
 from kafka_ordered_ops.kafka.registry.schemas import RegisteredSchema as RegisteredSchema
@@ -28,15 +29,6 @@ _TIMEOUT_S: Final = 10
 _REFERENCES_MAX: Final = 200
 #: A registry's codes for a subject, a version and a schema that it does not have.
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
-#: What the client raises for an answer that is none of a registry.
-_NO_ANSWER: Final = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -229,7 +221,7 @@ class RegistryClient(SchemaClient):
             ) from None
         except KafkaOrderedOpsError:
             raise
-        except _NO_ANSWER as error:
+        except PARSER_ERRORS as error:
             raise RegistryError(
                 f"{self._where}: the answer is not a schema registry's ({type(error).__name__}: {shown(error)}). Check the URL, and "
                 "whether a proxy or a login page answers for it"

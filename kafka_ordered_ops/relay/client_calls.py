@@ -26,6 +26,7 @@ from kafka_ordered_ops.core.errors import (
     RelayUnavailableError,
 )
 from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.core.strict_json import PARSER_ERRORS
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.relay.urls import check_url, shown_url
@@ -348,17 +349,8 @@ def _requests(
         yield part
 
 
-#: What Python's and Arrow's parsers raise for other bytes.
-_NOT_UNDERSTOOD: Final = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+#: Arrow's parser raises some more than others.
+_NOT_UNDERSTOOD: Final = (*PARSER_ERRORS, MemoryError, OSError, RuntimeError)
 
 
 def _understood(reply: Reply, read: Callable[[bytes], _T]) -> _T:

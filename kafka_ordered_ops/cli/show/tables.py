@@ -38,8 +38,10 @@ from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.core.window.window_id import times_in_id
+from kafka_ordered_ops.decoding.discarded import discarded_in
 from kafka_ordered_ops.delivery.summary import dead_letter_facts, window_summary
 from kafka_ordered_ops.output.roots.leftovers import Left
+from kafka_ordered_ops.output.writing.reported import result_facts
 from kafka_ordered_ops.output.writing.staged_output import output_of
 from kafka_ordered_ops.spec.table import table_of
 from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets
@@ -336,12 +338,10 @@ def _dead_letters(record: WindowRecord) -> list[tuple[str, str]]:
 
 def _discarded(record: WindowRecord) -> list[tuple[str, str]]:
     """Return a row on the fields that were left out of a window's inferred columns, if they were counted."""
-    summary = window_summary(record)
-    if (count := summary.get("discarded")) is None:
+    facts: dict[str, Any] = discarded_in(result_facts(record.result))
+    if (count := facts.get("discarded")) is None:
         return []
-    fields = ", ".join(
-        f"{name} ({number:,})" for name, number in summary["discarded_fields"].items()
-    )
+    fields = ", ".join(f"{name} ({number:,})" for name, number in facts["discarded_fields"].items())
     return [("fields left out", f"of {count:,} values: {fields}" if count else "none")]
 
 

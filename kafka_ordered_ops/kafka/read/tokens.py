@@ -21,6 +21,7 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 
+from kafka_ordered_ops.core.strict_json import PARSER_ERRORS
 from kafka_ordered_ops.kafka.client.token_providers import NoTokensError, Token, TokenProvider
 from kafka_ordered_ops.kafka.known_settings import TOKEN_PROVIDER, TOKEN_REGION
 
@@ -150,7 +151,7 @@ def _token(body: bytes, extensions: tuple[tuple[str, str], ...]) -> Token:
         token = Token(text, float(claims["exp"]), extensions)
         if not math.isfinite(token.expires_s):
             raise OverflowError
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except PARSER_ERRORS:
         raise NoTokensError("the answer has no JWT that expires as its access_token") from None
     if not _TOKEN.fullmatch(token.text):
         raise NoTokensError("the token has characters that no token has")
