@@ -106,7 +106,7 @@ def asset_store(trigger: Any) -> Any | None:
 
 
 def ends_drivers() -> bool:
-    """Return whether Airflow tells a trigger that its task was cleared or marked; since Airflow 3.3."""
+    """Return whether Airflow calls a trigger when its task is cleared or marked; since Airflow 3.3."""
     from airflow.triggers.base import BaseTrigger
 
     return hasattr(BaseTrigger, "on_kill")

@@ -27,7 +27,7 @@ class Discarded:
         self._lock = threading.Lock()
 
     def add(self, values: int, fields: Mapping[str, int] | Iterable[str]) -> None:
-        """Count so many values more, and their fields."""
+        """Add values to the count, and their fields."""
         if not values:
             return
         counts = fields if isinstance(fields, Mapping) else dict.fromkeys(fields, values)

@@ -175,7 +175,7 @@ class Scheduler:
                     break
                 except Crash:
                     worker.is_dead = False
-        except BaseException as error:  # noqa: BLE001 - it is raised where the history was begun
+        except BaseException as error:  # noqa: BLE001 - it is raised where the history was started
             self._fail(error)
         worker.is_over = True
         self._next(None)
@@ -192,7 +192,7 @@ class Scheduler:
             self.check()
             if self._events and self.random.random() < self.chances.event:
                 self._let_happen()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the history was begun
+        except BaseException as error:  # noqa: BLE001 - it is raised where the history was started
             self._fail(error)
             raise Crash from None
         if self.chances.jump and self.random.random() < self.chances.jump:
@@ -256,5 +256,5 @@ class Scheduler:
         try:
             self._happen(event)
             self.check()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the history was begun
+        except BaseException as error:  # noqa: BLE001 - it is raised where the history was started
             self._fail(error)

@@ -20,7 +20,7 @@ FOUND_WITHIN = 200
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_the_protocol_keeps_every_guarantee(piece: int) -> None:
-    """Whoever dies and whatever comes late: no offset is taken twice or never, and progress never goes down."""
+    """Whichever process dies and whatever comes late: no offset is taken twice or never, and progress never goes down."""
     for seed in range(piece, HISTORIES, PIECES):
         try:
             ProtocolHistory(seed).live()

@@ -98,7 +98,7 @@ def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindo
 
 
 def runs_of(instance: DagsterInstance, run: DagsterRun) -> list[DagsterRun]:
-    """Return the chain of retries that a run belongs to, up to this run, the newest first; only the run if it is no retry."""
+    """Return the chain of retries that a run belongs to, up to this run, the newest first; only the run if it is not a retry."""
     chain = [run]
     while len(chain) < _CHAIN_MAX:
         run = chain[-1]

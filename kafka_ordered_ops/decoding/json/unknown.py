@@ -47,7 +47,7 @@ def _in_object(arrow: Any, prefix: str) -> _Find:
         for name, part in (value or {}).items():
             if name not in finders:
                 if not is_blank(part):
-                    # Half of a surrogate pair is no text.
+                    # Half of a surrogate pair is not text.
                     paths.add(f"{prefix}{name}".encode(errors="replace").decode())
             elif (inner := finders[name]) is not None:
                 inner(part, paths)

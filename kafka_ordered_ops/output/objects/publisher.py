@@ -346,7 +346,7 @@ class ManifestPublisher:
         final = Manifest(taken.generation, seal.output, paths, left=left)
         if is_copied and self._put(output, final, state) is not None:
             return True
-        # Only the answer was lost, and the next publisher has begun since: readers see these copies.
+        # Only the answer was lost, and the next publisher has started since: readers see these copies.
         if (shown := self._seen(output).manifest) and shown.files.keys() & paths.keys():
             return True
         self._store.delete(targets)
