@@ -35,6 +35,8 @@ AIRFLOW31 := .venv-airflow31
 
 # The reader and decoder in Rust, a separate distribution, where tests find it and nothing else does.
 NATIVE := build/native
+# release is what is published. The profile tests saves a check of a change the link-time optimization.
+NATIVE_PROFILE := release
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
 .PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native nightly bench demo docs wheel audit lock jars clean
@@ -122,7 +124,8 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and t
 	cd native && $(CARGO) test --quiet --profile tests --locked
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements/native.txt
 	rm -rf $(NATIVE)/wheels $(NATIVE)/site
-	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --release --locked --out $(CURDIR)/$(NATIVE)/wheels
+	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --profile $(NATIVE_PROFILE) --locked \
+		--out $(CURDIR)/$(NATIVE)/wheels
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
@@ -133,7 +136,7 @@ FUZZED = FUZZED_INPUTS=1000000 FUZZED_SEED=$$(date +%s)
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
 	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
 	HYPOTHESIS_PROFILE=nightly $(FUZZED) SIMULATED_HISTORIES=200000 $(PYTEST) -m "not spark41 and not long and not airflow"
-	HYPOTHESIS_PROFILE=nightly PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
+	HYPOTHESIS_PROFILE=nightly SOAK_ROUNDS=2000 PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 	$(MAKE) test-celery
 
