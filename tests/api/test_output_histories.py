@@ -35,7 +35,7 @@ from tests.support.oracle.outputs.steps import VERBS, history
 from tests.support.oracle.plain import BrokerPlain
 
 #: Histories of `make test`, in pieces; and of `make nightly`, in so many processes.
-HISTORIES, PIECES = 120, 4
+HISTORIES, PIECES = 48, 4
 HISTORIES_BY_NIGHT, PROCESSES = 5_000, 2
 #: What a process prints of a history that fails.
 _FAILED = re.compile(r"^(\d+): ", re.MULTILINE)
@@ -75,6 +75,7 @@ def test_readers_keep_what_they_saw_all_night(tmp_path: Path) -> None:
     assert codes == [0] * PROCESSES, told[-2_000:]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_histories_are_full_of_life(caplog: pytest.LogCaptureFixture) -> None:
     """Every verb comes to its end in some histories, and processes die in all that takes more than a moment."""

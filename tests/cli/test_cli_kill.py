@@ -26,6 +26,9 @@ from tests.support.stages import stages_of
 # The attempt after a crash may have to wait until the coordinator gives up the dead one's transaction.
 pytestmark = pytest.mark.timeout(300)
 
+#: A check of a change tries these, every night tries all.
+_BY_DAY = {KillPoint.AFTER_WRITE, KillPoint.BEFORE_COMMIT, KillPoint.BEFORE_PUBLISH}
+
 
 class _Window:
     """One command, run again and again."""
@@ -76,7 +79,13 @@ def _check(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", list(KillPoint))
+@pytest.mark.parametrize(
+    "point",
+    [
+        point if point in _BY_DAY else pytest.param(point, marks=pytest.mark.long)
+        for point in KillPoint
+    ],
+)
 def test_a_killed_run_ends_well_when_it_is_run_again(
     bootstrap: str,
     topic: MakeTopic,

@@ -53,7 +53,7 @@ def test_the_first_dag_runs_as_the_page_has_it(
     assert values == [b"%d" % n for n in range(10)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_hour_goes_as_the_page_tells_it(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:

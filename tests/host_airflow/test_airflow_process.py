@@ -317,7 +317,9 @@ def test_an_error_that_no_retry_fixes_fails_the_task_for_good(make: MakeTask) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_task_process_that_is_killed(
     bootstrap: str,
     many: str,

@@ -69,7 +69,7 @@ def test_the_first_assets_run_as_the_page_has_them(
     assert values == [b"%d" % n for n in range(10)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_hour_goes_as_the_page_tells_it(
     bootstrap: str, hour: str, group_id: str, tmp_path: Path
 ) -> None:

@@ -358,6 +358,7 @@ def test_a_broker_that_is_away(house: House) -> None:
 # --- and the rest ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asset", EXAMPLES)
 def test_the_example(house: House, asset: str) -> None:
     """Each of its assets delivers one of its partitions, an hour or a day."""

@@ -40,7 +40,7 @@ def reader_of(
     return open_reader(settings, "g", isolation, wanted, batch_records=20, stall_timeout_s=stall_s)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_partition_without_its_leader_is_named(

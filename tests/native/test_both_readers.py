@@ -170,8 +170,8 @@ def read(
 @settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    # 2,046 logs by night.
-    max_examples=examples(31),
+    # 990 logs by night.
+    max_examples=examples(15),
 )
 @given(data=st.data())
 def test_both_readers_return_the_same(

@@ -232,6 +232,7 @@ def test_sessions_end_with_their_readers(wire: Wire) -> None:
         assert wire.fetches[-1][2] == FINAL
 
 
+@pytest.mark.long
 def test_a_broker_without_room_is_asked_for_all() -> None:
     """With other sessions in all places, each request names all partitions, and asks for a session again."""
     read = Collected()

@@ -54,7 +54,9 @@ def fill(brokers: ThreeBrokers, topic: str) -> dict[TopicPartition, OffsetSet]:
     }
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause", "end"])
+@pytest.mark.parametrize(
+    "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.long) for fault in ("pause", "end"))]
+)
 def test_every_record_comes_once_in_order(brokers: ThreeBrokers, fault: str) -> None:
     """Through the partition's new leader, from the first record that was not handed out."""
     topic = f"lost-{uuid.uuid4().hex[:8]}"

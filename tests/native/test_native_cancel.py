@@ -64,6 +64,7 @@ def read_until_throttled(reader: ReaderDoor) -> None:
         reader.turn()
 
 
+@pytest.mark.long
 def test_a_throttled_read_waits_as_the_broker_says(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:

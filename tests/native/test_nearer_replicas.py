@@ -17,7 +17,7 @@ from tests.native.test_lost_leaders import PARTITIONS, RECORDS, SMALL, fill
 from tests.support.readers import needs_native
 from tests.support.three_brokers import NODES, ThreeBrokers
 
-pytestmark = [needs_native, pytest.mark.native, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_native, pytest.mark.native, pytest.mark.long, pytest.mark.timeout(300)]
 
 NEAR = 2
 FAR = 1
@@ -50,7 +50,6 @@ def read(
     assert values == {number: list(range(RECORDS)) for number in range(PARTITIONS)}
 
 
-@pytest.mark.long
 def test_replicas_in_the_rack_are_read(brokers: ThreeBrokers) -> None:
     """Alone: with all other brokers frozen, every record still comes."""
     topic = f"near-{uuid.uuid4().hex[:8]}"

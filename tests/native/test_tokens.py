@@ -155,6 +155,7 @@ def test_records_are_read_with_a_token(
     assert provider.forms == [{"grant_type": ["client_credentials"], "scope": ["kafka read"]}]
 
 
+@pytest.mark.long
 def test_a_token_is_replaced_before_it_expires(
     broker: Broker,
     provider: IdentityProvider,
@@ -189,6 +190,7 @@ def test_a_token_that_expired_while_nobody_read_is_replaced(
     assert len(provider.forms) >= 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["tokens", "password"])
 def test_sessions_are_renewed(
     broker: Broker,

@@ -86,21 +86,21 @@ def test_a_pause_takes_out_of_order_records_back(world: World) -> None:
 def test_what_waits_for_a_paused_partition_is_bounded(world: World) -> None:
     """Reading stops when memory is full, and the disk is not used."""
     first, second = pair(world)
-    options: dict[str, Any] = {"held_records_max": 5_000, "grace": NEVER}
+    options: dict[str, Any] = {"held_records_max": 1_000, "grace": NEVER}
     with Tail(world, "orders", **options) as tail:
         world.write("orders", 0, 1)
         world.write("orders", 1, 1)
         tail.until(lambda: len(tail.rows) >= 1)
         tail.reader.pause(first)
-        world.write("orders", 1, *(2 + n / 1_000 for n in range(30_000)))
-        tail.until(lambda: tail.state(second)["held"] > 5_000)
+        world.write("orders", 1, *(2 + n / 1_000 for n in range(6_000)))
+        tail.until(lambda: tail.state(second)["held"] > 1_000)
         for _ in range(5):
             tail.poll()
-        assert tail.state(second)["held"] < 15_000
+        assert tail.state(second)["held"] < 5_000
         assert tail.reader._engine._release.held.nbytes_on_disk == 0
         tail.reader.resume(first)
         world.write("orders", 0, 100)
-        tail.until(lambda: len(tail.rows) == 30_002)
+        tail.until(lambda: len(tail.rows) == 6_002)
         assert tail.late == []
 
 

@@ -465,7 +465,7 @@ def test_only_functions_that_reach_a_process_are_taken() -> None:
             )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_compute_faster_than_one() -> None:
     """The ratio itself is a benchmark's; here, that they do work side by side."""
     taken_s = []

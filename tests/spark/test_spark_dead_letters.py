@@ -108,7 +108,7 @@ def test_a_read_that_reports_nothing_is_refused(broker: World, spark: SparkSessi
             read_windows(spark, [plan], broker.settings)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.long)])
 def test_a_driver_that_is_killed_at_the_commit_leaves_each_once(
     broker: World, spark: SparkSession, tmp_path: Path, when: str
 ) -> None:

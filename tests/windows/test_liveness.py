@@ -443,7 +443,7 @@ def test_a_search_through_old_records_ends_in_idle(
     assert isinstance(found.partitions[0].verdict, Idle)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_partitions_are_one_look(
     cluster: Cluster, topic: MakeTopic, produce: Produce
 ) -> None:
