@@ -47,7 +47,16 @@ def _run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["delta_table.py", "iceberg_table.py", "parquet_partitions.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delta_table.py",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("iceberg_table.py", "parquet_partitions.py")
+        ),
+    ],
+)
 def test_a_recipe_runs_and_runs_again(bootstrap: str, tmp_path: Path, name: str) -> None:
     """On a topic that the first snippet fills; the second run shows the same rows, once."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"

@@ -122,7 +122,7 @@ def test_bad_records_are_beside_the_table(
     assert _staged(lake) == 0
 
 
-@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.parametrize("format_", [pytest.param("delta", marks=pytest.mark.long), "iceberg"])
 def test_a_death_between_both_tables_leaves_each_once(
     broker: World,
     lake_spark: SparkSession,
