@@ -27,6 +27,9 @@ def id_end(data: bytes, framing: Framing) -> int:
     """Return the position after a schema's id, 0 without a frame; raise `BadValueError` for another beginning."""
     if framing is Framing.NONE:
         return 0
+    if framing is Framing.GLUE:
+        _check_glue(data)
+        return _GLUE_BYTES
     end = 1 + ID_BYTES[framing]
     if len(data) < end or data[0] != 0:
         raise BadValueError("it does not begin with a zero byte and a schema id")
@@ -46,11 +49,16 @@ def glue_id(data: bytes) -> str:
 
 def content(data: bytes, framing: Framing) -> bytes:
     """Return what follows the frame; raise `BadValueError` for another frame."""
-    if framing is not Framing.GLUE:
-        return data[id_end(data, framing) :]
+    if framing is Framing.GLUE:
+        data = without_compression(data)
+    return data[id_end(data, framing) :]
+
+
+def without_compression(data: bytes) -> bytes:
+    """Return a value in the frame of AWS Glue as it is without compression; raise `BadValueError`."""
     _check_glue(data)
     if data[1] == _GLUE_PLAIN:
-        return data[_GLUE_BYTES:]
+        return data
     if data[1] != _GLUE_ZLIB:
         raise BadValueError(f"AWS Glue has no compression {data[1]}")
     unzip = zlib.decompressobj()
@@ -62,7 +70,7 @@ def content(data: bytes, framing: Framing) -> bytes:
         raise BadValueError(f"it has more than {_UNZIPPED_MAX:,} bytes without compression")
     if not unzip.eof or unzip.unused_data:
         raise BadValueError("its compressed bytes are cut, or others follow them")
-    return plain
+    return bytes([_GLUE_VERSION, _GLUE_PLAIN]) + data[2:_GLUE_BYTES] + plain
 
 
 def _check_glue(data: bytes) -> None:
@@ -87,6 +95,12 @@ def message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
             raise BadValueError(f"the index of its message has the number {number:,}")
         index.append(number)
     return tuple(index), at
+
+
+def glue_message_index(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Return the index of a message as AWS Glue's serializers write it, one number, and the position after it."""
+    number, at = varint(data, at)
+    return (number,), at
 
 
 def delimited(data: bytes, at: int) -> tuple[bytes, int]:

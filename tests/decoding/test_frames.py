@@ -18,7 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops import ConfigError, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.decoding import Avro, Debezium, Framing, Json, Protobuf, decode
 from kafka_ordered_ops.decoding.bad import BadValueError
@@ -27,6 +27,7 @@ from kafka_ordered_ops.decoding.frames import content
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
 from tests.support.encoded_values import batch_of, encoded
+from tests.support.protobuf_schemas import descriptor_of
 from tests.support.stub_registry import StubRegistry, stub_registry
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -209,7 +210,55 @@ def test_a_compressed_value_has_a_limit() -> None:
         content(bomb, Framing.GLUE)
 
 
-def test_protobuf_in_glue_s_frames_is_refused() -> None:
-    """It has another frame there."""
-    with pytest.raises(ConfigError, match="Avro and JSON are decoded"):
-        Protobuf(framing="glue")
+#: The sorted names are A, A.B, A.B.C, A.LinesEntry, A.X, N: Glue counts messages within messages, and maps.
+_NESTED = descriptor_of(
+    """
+    syntax = "proto3"; package shop;
+    message N { int32 id = 1; }
+    message A { int32 id = 1; map<string, int32> lines = 2;
+      message X { int32 id = 1; } message B { int32 id = 1; message C { int32 id = 1; } } }
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("A", 0), ("A.B", 1), ("A.B.C", 2), ("A.X", 4), ("N", 5)]
+)
+def test_glue_s_index_is_the_place_among_sorted_names(name: str, index: int) -> None:
+    """Plain or compressed; the indexes of all other messages are bad values."""
+    values = Protobuf(f"shop.{name}", descriptor=_NESTED, framing="glue")
+    written = [bytes([number]) + b"\x08\x07" for number in range(7)]
+    rows = [b"\3\0" + _FRAME + value for value in written]
+    rows += [b"\3\5" + _FRAME + zlib.compress(value) for value in written]
+    table = decode(batch_of(rows), values=values, on_bad="keep").read_all()
+    good = [row for row, value in enumerate(table["value"].to_pylist()) if value is not None]
+    assert good == [index, index + 7]
+    assert [table["value"][row].as_py()["id"] for row in good] == [7, 7]
+    reasons = table["value_error"].to_pylist()
+    assert reasons[3] == f"it is a message shop.A.LinesEntry, not shop.{name}"
+    assert reasons[6] == "the schema has no message with the index [6]"
+
+
+def test_values_that_glue_does_not_write_are_bad() -> None:
+    """Another frame, no index, an index that does not end, or bytes that are no message."""
+    values = Protobuf("shop.N", descriptor=_NESTED, framing="glue")
+    rows = [
+        b"\0\0" + _FRAME + b"\5\x08\7",
+        b"\3\0" + _FRAME,
+        b"\3\5" + _FRAME + zlib.compress(b""),
+        b"\3\5" + _FRAME + b"\5\x08\7",
+        b"\3\0" + _FRAME + b"\x85",
+        b"\3\0" + _FRAME + b"\5\x08",
+        b"",
+    ]
+    table = decode(batch_of(rows), values=values, on_bad="keep").read_all()
+    assert table["value"].null_count == len(rows)
+    assert table["value_error"].to_pylist() == [
+        "it does not begin with the frame of AWS Glue",
+        "it ends before its message begins",
+        "it ends before its message begins",
+        "it cannot be decompressed: Error -3 while decompressing data: incorrect header check",
+        "it ends before its message begins",
+        "the bytes are not a message shop.N",
+        "it does not begin with the frame of AWS Glue",
+    ]

@@ -22,7 +22,7 @@ from kafka_ordered_ops import (
     RegistryError,
     Window,
 )
-from kafka_ordered_ops.decoding import Avro, Json, Registry, decode
+from kafka_ordered_ops.decoding import Avro, Json, Protobuf, Registry, decode
 from kafka_ordered_ops.decoding.decoder import decoder_of, fixed
 from kafka_ordered_ops.kafka.registry import glue as client
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -71,7 +71,9 @@ def registered(
     aws: Any, name: str, *schemas: Any, kind: str = "AVRO", **registry: str
 ) -> list[str]:
     """Register versions of a schema; return their UUIDs."""
-    first, *others = (json.dumps(schema) for schema in schemas)
+    first, *others = (
+        schema if isinstance(schema, str) else json.dumps(schema) for schema in schemas
+    )
     answer = aws.create_schema(
         SchemaName=name,
         DataFormat=kind,
@@ -150,6 +152,39 @@ def test_a_window_is_read_by_glue_s_schemas(aws: Any) -> None:
         window = Window("clicks", "1970-01-02T00:00Z", Earliest(), values=Json(framing="glue"))
         with OrderedWindows(settings, "g") as windows, windows.open(window) as opened:
             assert opened.to_arrow()["value"].to_pylist() == [{"id": 5}]
+
+
+def test_messages_are_known_by_their_writers_schemas(
+    aws: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index counts in the schema of its UUID; tasks need neither the registry nor a compiler."""
+    old_text = 'syntax = "proto3"; package shop; message Order { int64 id = 1; }'
+    new_text = old_text + " message Line { int32 n = 1; }"
+    old, new = registered(aws, "sold", old_text, new_text, kind="PROTOBUF")
+    nobody = str(UUID(int=7))
+    rows = [
+        framed(old, b"\0\x08\1"),
+        framed(new, b"\1\x08\2", is_zipped=True),
+        framed(new, b"\0\x08\3"),
+        framed(nobody, b"\0\x08\4"),
+    ]
+    with InMemoryKafka() as kafka:
+        settings = {**kafka.settings, "schema.registry.url": URL}
+        with OrderedWindows(settings, "g") as windows:
+            wanted = Window("sold", values=Protobuf("shop.Order", framing="glue"), on_bad="keep")
+            decoder = decoder_of(fixed(wanted, windows.settings), windows.settings)
+    assert decoder is not None
+    known = pickle.loads(pickle.dumps(decoder))
+    assert decoder.decoded(batch_of(rows))["value_error"].to_pylist() == [
+        None,
+        None,
+        "it is a message shop.Line, not shop.Order",
+        f"the registry has no schema {nobody}",
+    ]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", f"http://127.0.0.1:{free_port()}")
+    for module in ("boto3", "grpc_tools"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert known.decoded(batch_of(rows[:2]))["value"].to_pylist() == [{"id": 1}, {"id": 2}]
 
 
 def test_a_registry_that_is_away_makes_no_value_bad(

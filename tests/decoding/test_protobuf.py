@@ -394,7 +394,6 @@ def test_a_descriptor_may_lack_the_files_of_google() -> None:
         ),
         (lambda: Protobuf("M", subject="s"), "give the registry that has it"),
         (lambda: Protobuf("shop.Order", subject="s", descriptor=ORDERS), "Name the registry"),
-        (lambda: Protobuf("M", subject="s", framing="glue"), "framing is 'glue'"),
     ],
 )
 def test_invalid_arguments_are_named(values: Any, words: str) -> None:

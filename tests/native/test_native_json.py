@@ -162,10 +162,12 @@ def test_texts_beside_good_ones(text: bytes) -> None:
         assert assert_same_columns(native, python, pa.array([GOOD, text, GOOD])) in ([], [1])
 
 
-@pytest.mark.parametrize("framing", ["confluent", "apicurio-8"])
-def test_frames(framing: str) -> None:
+@pytest.mark.parametrize(
+    ("framing", "frame"),
+    [("confluent", bytes(5)), ("apicurio-8", bytes(9)), ("glue", b"\3\0" + bytes(16))],
+)
+def test_frames(framing: str, frame: bytes) -> None:
     """The id before a text is not looked at."""
-    frame = bytes(5 if framing == "confluent" else 9)
     native, left, python = readers(COLUMNS, framing=framing)
     values = pa.array(
         [frame + GOOD, GOOD, b"\1" + frame[1:] + GOOD, frame[:-1], None, frame + GOOD]

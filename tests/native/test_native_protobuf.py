@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -165,3 +166,22 @@ def test_a_wide_message_in_two_bytes_is_left_to_python() -> None:
     values = pa.array([b"\x0a\x00" * 5, b"\x0a\x00" * 5_000, b""], pa.binary())
     assert assert_same_columns(native, python, values) == [1]
     assert len(left.values) == 1
+
+
+def test_values_of_glue() -> None:
+    """Those without compression are decoded here, and all others in Python."""
+    text = 'syntax = "proto3"; message B { int32 n = 1; } message A { int32 n = 1; }'
+    native, left, python = readers(descriptor_of(text), "B", "glue")
+    frame = bytes(16)
+    plain = b"\3\0" + frame + b"\1\x08\7"
+    rest = [
+        b"\3\5" + frame + zlib.compress(b"\1\x08\7"),
+        b"\3\0" + frame + b"\0\x08\7",
+        b"\3\0" + frame + b"\x81",
+        b"\3\1" + frame + b"\1\x08\7",
+        b"\0\0" + frame + b"\1\x08\7",
+        b"\3\0",
+    ]
+    values = pa.array([plain, *rest, None, plain])
+    assert assert_same_columns(native, python, values) == [2, 3, 4, 5, 6]
+    assert [*left.values] == rest

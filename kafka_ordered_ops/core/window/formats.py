@@ -39,7 +39,8 @@ class Framing(StrEnum):
     #: A zero byte and the id in 8 bytes, as older serializers of Apicurio write it. In Protobuf, the name of the message
     #: follows.
     APICURIO_8 = "apicurio-8"
-    #: The 18 bytes of AWS Glue's serializers, with the schema's UUID; what follows may be compressed.
+    #: The 18 bytes of AWS Glue's serializers, with the schema's UUID; what follows may be compressed. In Protobuf, it begins
+    #: with the index of the message.
     GLUE = "glue"
     #: Nothing.
     NONE = "none"
@@ -282,7 +283,7 @@ class Protobuf:
         message: the full name of the message: ``shop.Order``. None means the first message of the schema.
         subject: whose newest schema in the schema registry has the message, looked up once: when a window is planned, or
             when `decode` is called. None means ``orders-value`` for the values of the topic ``orders``, and ``orders-key`` for its
-            keys. The id before each value is looked up too: its schema must have the message.
+            keys; in AWS Glue ``orders`` for both. The id before each value is looked up too: its schema must have the message.
         descriptor: the schema, as bytes of a ``FileDescriptorSet`` or as their base64 text; ``protoc --include_imports
             --descriptor_set_out=FILE`` writes the bytes. Without a subject, ids before values are not looked up.
         framing: what stands before each value.
@@ -306,8 +307,6 @@ class Protobuf:
         framing: Framing | str = Framing.CONFLUENT,
     ) -> None:
         framing = check_choice(framing, Framing, what="framing")
-        if framing is Framing.GLUE:
-            raise ConfigError("framing is 'glue': of AWS Glue's values, Avro and JSON are decoded")
         if message is not None:
             message = check_text(message, what="message", length_max=_MESSAGE_LENGTH_MAX)
         if subject is not None:

@@ -6,7 +6,7 @@ The official library parses the bytes. A frame is checked: the message that it n
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
@@ -20,7 +20,15 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.formats import Framing, Protobuf
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.column_reader import ValueReader
-from kafka_ordered_ops.decoding.frames import delimited, id_end, message_index, schema_id
+from kafka_ordered_ops.decoding.frames import (
+    delimited,
+    glue_id,
+    glue_message_index,
+    id_end,
+    message_index,
+    schema_id,
+    without_compression,
+)
 from kafka_ordered_ops.decoding.protobuf.schemas import (
     CompilerError,
     main_file,
@@ -34,6 +42,12 @@ from kafka_ordered_ops.kafka.schema_registry import SchemaClient
 #: Frames whose message was checked. There are a few, unless the bytes are no frames.
 _FRAMES_MAX: Final = 1_000
 _NAMES_SHOWN: Final = 10
+#: How each frame names its message, after the schema's id.
+_NAMED: Final[Mapping[Framing, Callable[[bytes, int], tuple[bytes | tuple[int, ...], int]]]] = {
+    Framing.CONFLUENT: message_index,
+    Framing.APICURIO_8: delimited,
+    Framing.GLUE: glue_message_index,
+}
 
 
 class ProtobufReader(ValueReader):
@@ -67,6 +81,8 @@ class ProtobufReader(ValueReader):
 
     def read(self, data: bytes) -> Any:
         """Return a value as pyarrow takes it; raise `BadValueError`."""
+        if self.framing is Framing.GLUE:
+            data = without_compression(data)
         start = self._checked_frame(data) if self.framing is not Framing.NONE else 0
         content = data[start:]
         if len(content) > self._length_without_look:
@@ -94,8 +110,7 @@ class ProtobufReader(ValueReader):
     def _frame(self, data: bytes) -> tuple[int, bytes | tuple[int, ...], int]:
         """Return where the schema's id ends, the message that is named, and where it begins; raise `BadValueError`."""
         end = id_end(data, self.framing)
-        read = delimited if self.framing is Framing.APICURIO_8 else message_index
-        return end, *read(data, end)
+        return end, *_NAMED[self.framing](data, end)
 
     def frame_reason(self, frame: bytes) -> str | None:
         """Return why a frame is bad, if it is."""
@@ -110,7 +125,8 @@ class ProtobufReader(ValueReader):
         """Return why a frame is bad, if it is; `named` is the message in it, by its name or its index."""
         file, where = self._file, "the schema"
         if self._registry is not None:
-            number = schema_id(frame, end)
+            is_glue = self.framing is Framing.GLUE
+            number = self._registry.id_of(glue_id(frame)) if is_glue else schema_id(frame, end)
             name = self._registry.name(number)
             where = f"schema {name}"
             written = self._registry.schema(number)
@@ -126,7 +142,7 @@ class ProtobufReader(ValueReader):
                 return f"{where}: {error}"
         if isinstance(named, bytes):
             return self._reason_of_name(named)
-        names = _names_at(file, named)
+        names = (_glue_names_at if self.framing is Framing.GLUE else _names_at)(file, named)
         if not names:
             return f"{where} has no message with the index {list(named)}"
         return None if self._name in names else self._other(" or ".join(names))
@@ -208,6 +224,20 @@ def _names_at(file: FileDescriptorProto, index: Sequence[int]) -> list[str]:
         else:
             names.append(name)
     return list(dict.fromkeys(names))
+
+
+def _glue_names_at(file: FileDescriptorProto, index: Sequence[int]) -> list[str]:
+    """Return the full name that an index of AWS Glue means: its place among all names of the file, sorted.
+
+    Messages within messages, and maps, have names there too.
+    """
+    names: list[str] = []
+    waiting = [(file.package, message) for message in file.message_type]
+    while waiting:
+        outer, message = waiting.pop()
+        names.append(_full_name(outer, message.name))
+        waiting += [(names[-1], inner) for inner in message.nested_type]
+    return sorted(names)[index[0] : index[0] + 1]
 
 
 def _full_name(package: str, name: str) -> str:

@@ -96,12 +96,12 @@ class GlueClient(SchemaClient):
         answer = self._newest(subject)
         if answer is None:
             return
-        self._registered(answer)
+        self._registered(answer, stored)
         greatest = int(answer["VersionNumber"])
         for number in range(greatest - 1, max(greatest - _LEARNED_MAX, 0), -1):
             answer = self._ask(self._of_subject(subject, VersionNumber=number))
             if answer is not None:
-                self._registered(answer)
+                self._registered(answer, stored)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return a schema by the number that `id_of` has returned."""
@@ -124,9 +124,13 @@ class GlueClient(SchemaClient):
             "SchemaVersionNumber": version,
         }
 
-    def _registered(self, answer: Mapping[str, Any]) -> RegisteredSchema:
+    def _registered(
+        self,
+        answer: Mapping[str, Any],
+        stored: Callable[[RegisteredSchema], RegisteredSchema] | None = None,
+    ) -> RegisteredSchema:
         schema = _schema_of(answer)
-        self._keep(str(answer["SchemaVersionId"]), schema)
+        self._keep(str(answer["SchemaVersionId"]), schema if stored is None else stored(schema))
         return schema
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -4,6 +4,9 @@ use super::wire::Wire;
 
 /// Longer ones are left to the reader in Python.
 const FRAME_BYTES_MAX: usize = 1_000;
+/// AWS Glue's frame: a version, how the rest is compressed, and the UUID of a schema. What is compressed is left to Python.
+const GLUE_PLAIN: [u8; 2] = [3, 0];
+const GLUE_BYTES: usize = 18;
 /// Messages within messages, in an index.
 const INDEX_LENGTH_MAX: u64 = 64;
 
@@ -12,6 +15,7 @@ pub enum Framing {
     None,
     Confluent,
     Apicurio,
+    Glue,
 }
 
 impl Framing {
@@ -21,6 +25,7 @@ impl Framing {
             "none" => Some(Framing::None),
             "confluent" => Some(Framing::Confluent),
             "apicurio-8" => Some(Framing::Apicurio),
+            "glue" => Some(Framing::Glue),
             _ => None,
         }
     }
@@ -31,6 +36,10 @@ impl Framing {
             Framing::None => return Some(value),
             Framing::Confluent => 4,
             Framing::Apicurio => 8,
+            Framing::Glue => {
+                let (frame, rest) = value.split_at_checked(GLUE_BYTES)?;
+                return frame.starts_with(&GLUE_PLAIN).then_some(rest);
+            }
         };
         let (frame, rest) = value.split_at_checked(1 + id)?;
         (frame[0] == 0).then_some(rest)
@@ -51,6 +60,9 @@ impl Framing {
                         return None;
                     }
                 }
+            }
+            Framing::Glue => {
+                wire.varint().ok()?;
             }
             Framing::Apicurio => {
                 wire.bytes().ok()?;
