@@ -219,6 +219,41 @@ def test_inferred_columns_are_added(
     assert [tuple(row) for row in rows.collect()] == [(1, None), (2, "x"), (3, None)]
 
 
+@pytest.mark.parametrize("flatten", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("format_", [pytest.param("delta", marks=pytest.mark.long), "iceberg"])
+def test_a_first_window_of_tombstones_leaves_the_columns_open(
+    broker: World, lake_spark: SparkSession, tmp_path: Path, format_: str, flatten: bool
+) -> None:
+    """Its rows have nulls, and the next window with values decides; so does one that has no records at all."""
+    broker.create("orders")
+    windows = OrderedWindows(broker.settings, broker.named("g"))
+    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
+    lake = Lake.make(lake_spark, format_, tmp_path, mode="append", columns=columns, partitions="")
+
+    def run(number: int) -> None:
+        asked = broker.window(
+            number + 0.5,
+            starting_offsets=Earliest(),
+            values="json-inferred:evolve",
+            flatten=flatten,
+        )
+        to = Table(lake.table, schema_evolution="add")
+        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+
+    broker.write_content("orders", 0, [(1, b"k", None, ()), (3, b"k", b'{"id": 3}', ())])
+    for number in (0, 1):
+        run(number)
+        state = windows.state()
+        assert state is not None
+        assert state.columns == {}
+    broker.write_content("orders", 0, [(4, b"k", b'{"id": 4, "extra": "x"}', ())])
+    for number in (3, 4):
+        run(number)
+    prefix = "" if flatten else "value."
+    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
+    assert [tuple(row) for row in rows.collect()] == [(None, None), (3, None), (4, "x")]
+
+
 def _values(*names: str) -> Json:
     fields: dict[str, pa.DataType] = {"id": pa.int64(), **dict.fromkeys(names, pa.string())}
     return Json(pa.schema(fields))
