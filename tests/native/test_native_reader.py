@@ -85,7 +85,9 @@ def test_no_thread_is_left(bootstrap: str, topic: MakeTopic, produce: Produce) -
         assert threads()
         began = time.monotonic()
     assert time.monotonic() - began < 0.5
-    assert threads() == []
+    # A thread that was joined is listed until the kernel has taken it off.
+    while threads():
+        assert time.monotonic() - began < 5
 
 
 def test_a_forked_process_has_no_reader(bootstrap: str, topic: MakeTopic, produce: Produce) -> None:
