@@ -49,9 +49,9 @@ def glue_id(data: bytes) -> str:
 
 def content(data: bytes, framing: Framing) -> bytes:
     """Return what follows the frame; raise `BadValueError` for another frame."""
-    if framing is Framing.GLUE:
-        data = without_compression(data)
-    return data[id_end(data, framing) :]
+    end = id_end(data, framing)
+    is_plain = framing is not Framing.GLUE or data[1] == _GLUE_PLAIN
+    return data[end:] if is_plain else _decompressed(data)
 
 
 def without_compression(data: bytes) -> bytes:
@@ -59,6 +59,11 @@ def without_compression(data: bytes) -> bytes:
     _check_glue(data)
     if data[1] == _GLUE_PLAIN:
         return data
+    return bytes([_GLUE_VERSION, _GLUE_PLAIN]) + data[2:_GLUE_BYTES] + _decompressed(data)
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Return what follows the frame of AWS Glue, which says that it is compressed; raise `BadValueError`."""
     if data[1] != _GLUE_ZLIB:
         raise BadValueError(f"AWS Glue has no compression {data[1]}")
     unzip = zlib.decompressobj()
@@ -70,7 +75,7 @@ def without_compression(data: bytes) -> bytes:
         raise BadValueError(f"it has more than {_UNZIPPED_MAX:,} bytes without compression")
     if not unzip.eof or unzip.unused_data:
         raise BadValueError("its compressed bytes are cut, or others follow them")
-    return bytes([_GLUE_VERSION, _GLUE_PLAIN]) + data[2:_GLUE_BYTES] + plain
+    return plain
 
 
 def _check_glue(data: bytes) -> None:
