@@ -185,6 +185,37 @@ def test_two_windows_add_the_same(lake_spark: SparkSession, tmp_path: Path) -> N
     assert [tuple(row) for row in rows] == [(0, 0, None), (1, None, 1)]
 
 
+_INFERRED = "json-inferred:evolve"
+
+
+def _lake_of_values(spark: SparkSession, format_: str, folder: Path, *, flatten: bool) -> Lake:
+    """A table with the one field of the values of the tests below."""
+    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
+    return Lake.make(spark, format_, folder, mode="append", columns=columns, partitions="")
+
+
+def _run(
+    broker: World,
+    windows: OrderedWindows,
+    lake: Lake,
+    number: int,
+    to: Table,
+    *,
+    values: Json | str,
+    flatten: bool,
+) -> None:
+    """Run the window that ends after so many seconds."""
+    asked = broker.window(number + 0.5, starting_offsets=Earliest(), values=values, flatten=flatten)
+    windows.run(asked, to, spark=lake.spark, window_id=f"w{number}")
+
+
+def _extended_rows(lake: Lake, *, flatten: bool) -> list[tuple[Any, ...]]:
+    """The rows of a table that has got a second field."""
+    prefix = "" if flatten else "value."
+    rows = lake.spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
+    return [tuple(row) for row in rows.collect()]
+
+
 @pytest.mark.parametrize("flatten", [pytest.param(False, marks=pytest.mark.long), True])
 def test_inferred_columns_are_added(
     broker: World, lake_spark: SparkSession, tmp_path: Path, flatten: bool
@@ -192,18 +223,11 @@ def test_inferred_columns_are_added(
     """With the rows of the window that has them; without `add`, the window is refused before it is claimed."""
     broker.create("orders")
     windows = OrderedWindows(broker.settings, broker.named("g"))
-    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
-    lake = Lake.make(lake_spark, "iceberg", tmp_path, mode="append", columns=columns, partitions="")
+    lake = _lake_of_values(lake_spark, "iceberg", tmp_path, flatten=flatten)
 
     def run(number: int, evolution: str = "add") -> None:
-        asked = broker.window(
-            number + 0.5,
-            starting_offsets=Earliest(),
-            values="json-inferred:evolve",
-            flatten=flatten,
-        )
         to = Table(lake.table, schema_evolution=evolution)
-        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+        _run(broker, windows, lake, number, to, values=_INFERRED, flatten=flatten)
 
     broker.write_content("orders", 0, [(1, None, b'{"id": 1}', ())])
     broker.write_content("orders", 0, [(2, None, b'{"id": 2, "extra": "x"}', ())])
@@ -214,9 +238,7 @@ def test_inferred_columns_are_added(
     assert [record.plan.window_id for record in windows.list()] == ["w1"]
     run(2)
     run(3)
-    prefix = "" if flatten else "value."
-    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
-    assert [tuple(row) for row in rows.collect()] == [(1, None), (2, "x"), (3, None)]
+    assert _extended_rows(lake, flatten=flatten) == [(1, None), (2, "x"), (3, None)]
 
 
 @pytest.mark.parametrize("flatten", [pytest.param(False, marks=pytest.mark.long), True])
@@ -227,18 +249,11 @@ def test_a_first_window_of_tombstones_leaves_the_columns_open(
     """Its rows have nulls, and the next window with values decides; so does one that has no records at all."""
     broker.create("orders")
     windows = OrderedWindows(broker.settings, broker.named("g"))
-    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
-    lake = Lake.make(lake_spark, format_, tmp_path, mode="append", columns=columns, partitions="")
+    lake = _lake_of_values(lake_spark, format_, tmp_path, flatten=flatten)
 
     def run(number: int) -> None:
-        asked = broker.window(
-            number + 0.5,
-            starting_offsets=Earliest(),
-            values="json-inferred:evolve",
-            flatten=flatten,
-        )
         to = Table(lake.table, schema_evolution="add")
-        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+        _run(broker, windows, lake, number, to, values=_INFERRED, flatten=flatten)
 
     broker.write_content("orders", 0, [(1, b"k", None, ()), (3, b"k", b'{"id": 3}', ())])
     for number in (0, 1):
@@ -249,9 +264,7 @@ def test_a_first_window_of_tombstones_leaves_the_columns_open(
     broker.write_content("orders", 0, [(4, b"k", b'{"id": 4, "extra": "x"}', ())])
     for number in (3, 4):
         run(number)
-    prefix = "" if flatten else "value."
-    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
-    assert [tuple(row) for row in rows.collect()] == [(None, None), (3, None), (4, "x")]
+    assert _extended_rows(lake, flatten=flatten) == [(None, None), (3, None), (4, "x")]
 
 
 def _values(*names: str) -> Json:
@@ -267,15 +280,11 @@ def test_windows_with_a_newer_schema_are_copied(
     """Refused before a window is planned, unless columns are added; then an older schema leaves them null."""
     broker.create("orders")
     windows = OrderedWindows(broker.settings, broker.named("g"))
-    columns = "id bigint, offset bigint" if flatten else "value struct<id: bigint>, offset bigint"
-    lake = Lake.make(lake_spark, format_, tmp_path, mode="append", columns=columns, partitions="")
+    lake = _lake_of_values(lake_spark, format_, tmp_path, flatten=flatten)
     table = Table(lake.table, schema_evolution="add")
 
     def run(number: int, to: Table, *names: str) -> None:
-        asked = broker.window(
-            number + 0.5, starting_offsets=Earliest(), values=_values(*names), flatten=flatten
-        )
-        windows.run(asked, to, spark=lake_spark, window_id=f"w{number}")
+        _run(broker, windows, lake, number, to, values=_values(*names), flatten=flatten)
 
     for number in (1, 2, 3):
         value = b'{"id": %d, "extra": "e%d"}' % (number, number)
@@ -286,6 +295,4 @@ def test_windows_with_a_newer_schema_are_copied(
     assert [record.plan.window_id for record in windows.list()] == ["w1"]
     run(2, table, "extra")
     run(3, table)
-    prefix = "" if flatten else "value."
-    rows = lake_spark.sql(f"SELECT {prefix}id, {prefix}extra FROM {lake.table} ORDER BY offset")
-    assert [tuple(row) for row in rows.collect()] == [(1, None), (2, "e2"), (3, None)]
+    assert _extended_rows(lake, flatten=flatten) == [(1, None), (2, "e2"), (3, None)]
