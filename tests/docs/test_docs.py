@@ -48,7 +48,6 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
         "process_orders.py",
         "process_dead_letters.py",
         "process_group.py",
-        "process_commits.py",
         "process_and_produce.py",
         "process_idempotent.py",
         "process_window.py",
