@@ -93,7 +93,7 @@ def _deliver(
 ) -> StagedOutput:
     if spark is None:
         return stage_window(plan, settings, out, ordered=False)
-    return write_window(read_window(spark, plan, settings), out, plan)
+    return write_window(read_window(spark, plan, settings), out, plan, ordered=False)
 
 
 @dataclass(frozen=True)

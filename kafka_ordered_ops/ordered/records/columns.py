@@ -49,7 +49,8 @@ WINDOW_NUMBER: Final = "_koo_window"
 #: The schema of a task's records for Spark; users never see the number.
 SOURCE_SCHEMA: Final = SPARK_SCHEMA.append(pa.field(WINDOW_NUMBER, pa.int32()))
 
-_WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
+#: The same for the only window of a read, without its columns.
+WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
 
 #: Spark counts microseconds in 64 bits: about 292,000 years before and after 1970.
 SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
@@ -119,7 +120,7 @@ def to_spark(
         for column, field in zip(batch.columns, SPARK_SCHEMA, strict=False)
     ]
     if owners is None:
-        return pa.RecordBatch.from_arrays(columns, schema=_WITHOUT_WINDOW)
+        return pa.RecordBatch.from_arrays(columns, schema=WITHOUT_WINDOW)
     columns.append(pa.array([share.window_id for share in piece.shares]).take(owners))
     columns.append(pa.array(piece.windows_of(owners), pa.int32()))
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)

@@ -1,4 +1,4 @@
-"""Decode values and keys in Spark's tasks, whatever engine has read them."""
+"""Decode values and keys in Spark's tasks: where they are read, or after another engine has read them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 #: Counts of fields without a column, as JSON in one of the rows that were decoded together, and null in all others. So they are
 #: exact where each row is written once, however often tasks run.
@@ -26,45 +27,58 @@ DISCARDED: Final = "_koo_discarded"
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What a task does with batches; pickled for it."""
+class Decoding:
+    """How tasks decode; pickled for them, with the registry's credentials.
+
+    Args:
+        decoder: how records are decoded. A bad record fails the task, unless it is kept or left out.
+        without: leaves out the records that become dead letters.
+        is_counted: add `DISCARDED`. Then rows of several windows that are in no order may change their places.
+    """
 
     decoder: Decoder
     without: Without
-    columns: pa.Schema
-    is_counted: bool
+    is_counted: bool = False
+
+    def columns_of(self, undecoded: pa.Schema) -> pa.Schema:
+        """Return the columns of decoded batches.
+
+        Raises:
+            ConfigError: there is no type for a column in Spark.
+        """
+        columns = plain_columns(self.decoder.schema_of(undecoded))
+        return columns.append(pa.field(DISCARDED, pa.string())) if self.is_counted else columns
+
+    def schema_of(self, undecoded: pa.Schema) -> StructType:
+        """Return the same as Spark has it."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.columns_of(undecoded), prefer_timestamp_ntz=True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode the batches of a task."""
         for batch in map(self.without, batches):
             if not self.is_counted:
-                yield plain_batch(self.decoder.decoded(batch), self.columns)
+                yield _plain(self.decoder.decoded(batch))
                 continue
             for rows in _by_window(batch):
                 discarded = Discarded()
-                decoded = plain_batch(self.decoder.decoded(rows, None, discarded), self.columns)
+                decoded = _plain(self.decoder.decoded(rows, None, discarded))
                 texts: list[str | None] = [None] * rows.num_rows
                 if discarded.values:
                     texts[0] = json.dumps([discarded.values, discarded.fields])
                 yield decoded.append_column(DISCARDED, pa.array(texts, pa.string()))
 
 
-def decoded_frame(
-    frame: DataFrame, decoder: Decoder, without: Without, *, counted: bool = False
-) -> DataFrame:
+def decoded_frame(frame: DataFrame, decoding: Decoding) -> DataFrame:
     """Return records with decoded columns, in the same order and partitions.
-
-    Args:
-        frame: the records.
-        decoder: how they are decoded. A bad record fails the task, unless it is kept or left out.
-        without: leaves out the records that become dead letters.
-        counted: add `DISCARDED`. Then rows of several windows that are in no order may change their places.
 
     Raises:
         ConfigError: there is no type for a column in Spark.
     """
 
     def of(records: DataFrame) -> DataFrame:
-        return _decoded(records, decoder, without, is_counted=counted)
+        return records.mapInArrow(decoding, decoding.schema_of(to_arrow(records.schema)))
 
     decoded = of(frame)
     if (known := order_of(frame)) is not None:
@@ -82,20 +96,13 @@ def total_discarded(texts: Iterable[str]) -> dict[str, int | None]:
     return total.facts()
 
 
-def _decoded(
-    frame: DataFrame, decoder: Decoder, without: Without, *, is_counted: bool
-) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    columns = plain_columns(decoder.schema_of(to_arrow(frame.schema)))
-    written = columns.append(pa.field(DISCARDED, pa.string())) if is_counted else columns
-    schema = from_arrow_schema(written, prefer_timestamp_ntz=True)
-    return frame.mapInArrow(_Task(decoder, without, columns, is_counted), schema)
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return plain_batch(batch, plain_columns(batch.schema))
 
 
 def _by_window(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of each window that a batch has."""
-    if not batch.num_rows:
+    if not batch.num_rows or "window_id" not in batch.schema.names:
         yield batch
         return
     ids: Any = batch.column("window_id")

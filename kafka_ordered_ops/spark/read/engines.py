@@ -17,6 +17,7 @@ from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import Piece
 from kafka_ordered_ops.ordered.records.slices import slices_of
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.read.decoded import Decoding
 from kafka_ordered_ops.spark.read.reading import SLICE_OFFSETS_MIN, TASKS_PER_CORE, Reading
 from kafka_ordered_ops.spec.engine import Engine as Engine
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 _REGISTERING: Final = threading.Lock()
 
 
-def frame_of(engine: Engine, reading: Reading) -> DataFrame:
+def frame_of(engine: Engine, reading: Reading, decoding: Decoding | None = None) -> DataFrame:
     """Return all records of a reading, unordered, with the columns of `source.SOURCE_DDL`.
+
+    Engine python decodes where it reads: records need no way from Java to Python and back.
 
     Raises:
         ConfigError: the session lacks a requirement of the engine, or its workers run another Python.
@@ -37,6 +40,7 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
     if engine is Engine.CONNECTOR:
         from kafka_ordered_ops.spark.read.connector import jvm_frame
 
+        invariant(decoding is None, "what Java has read is decoded afterwards")
         return jvm_frame(
             reading.spark,
             reading.pieces,
@@ -45,7 +49,7 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
             isolation=reading.isolation,
             stall_timeout_s=reading.stall_timeout_s,
         )
-    return _python_frame(reading, reading.pieces)
+    return _python_frame(reading, reading.pieces, decoding)
 
 
 def _loaded(spark: SparkSession, name: str) -> DataFrame:
@@ -59,7 +63,9 @@ def _loaded(spark: SparkSession, name: str) -> DataFrame:
         raise named from error
 
 
-def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
+def _python_frame(
+    reading: Reading, pieces: Sequence[Piece], decoding: Decoding | None
+) -> DataFrame:
     from pyspark.sql import functions as f
 
     from kafka_ordered_ops.spark.read.source import SOURCE_NAME, WindowRead, source_of
@@ -73,6 +79,7 @@ def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
         slices=tuple(slices_of(pieces, tasks=tasks, least_offsets=SLICE_OFFSETS_MIN)),
         stall_timeout_s=reading.stall_timeout_s,
         tells_windows=several,
+        decoding=decoding,
     )
     # A classic session resolves the name once, in load, and does not see names of other sessions. Connect resolves it for
     # every action, so with a reused name an older DataFrame would read the newer window.

@@ -16,7 +16,7 @@ from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
 from kafka_ordered_ops.spark.read.bad_records import find_bad_records
-from kafka_ordered_ops.spark.read.decoded import decoded_frame
+from kafka_ordered_ops.spark.read.decoded import Decoding, decoded_frame
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
 from kafka_ordered_ops.spark.read.read_local import read_staged
@@ -142,20 +142,24 @@ def read_good(
     check_together(plans)
     check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
-    decoder = decoder_of(plans[0].window, settings)
+    staged = None
     if engine is Engine.LOCAL:
-        frame = read_staged(reading, ordered=ordered, local_root=local_root)
-        read = frame
-    else:
-        read = frame_of(engine, reading)
-        frame = in_order(reading, read) if ordered else read.drop(WINDOW_NUMBER)
-    if decoder is None:
-        return frame, None
-    limit = plans[0].window.dead_letter
-    if limit is not None and known is None:
-        unordered = read.drop(WINDOW_NUMBER)
-        known = find_bad_records(
-            unordered, decoder, limit, {plan.window_id: plan.offsets for plan in plans}
-        )
-    counts = counted and decoder.discards
-    return decoded_frame(frame, decoder, Without(known or ()), counted=counts), known
+        staged = read_staged(reading, ordered=ordered, local_root=local_root)
+    decoding, limit = None, plans[0].window.dead_letter
+    if (decoder := decoder_of(plans[0].window, settings)) is not None:
+        if limit is not None and known is None:
+            undecoded = frame_of(engine, reading).drop(WINDOW_NUMBER) if staged is None else staged
+            known = find_bad_records(
+                undecoded, decoder, limit, {plan.window_id: plan.offsets for plan in plans}
+            )
+        decoding = Decoding(decoder, Without(known or ()), counted and decoder.discards)
+    if staged is not None:
+        return _decoded(staged, decoding), known
+    # Engine python decodes where it reads, the others what they have read.
+    where_read, after = (decoding, None) if engine is Engine.PYTHON else (None, decoding)
+    read = frame_of(engine, reading, where_read)
+    return _decoded(in_order(reading, read) if ordered else read.drop(WINDOW_NUMBER), after), known
+
+
+def _decoded(frame: DataFrame, decoding: Decoding | None) -> DataFrame:
+    return frame if decoding is None else decoded_frame(frame, decoding)

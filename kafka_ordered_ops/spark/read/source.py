@@ -21,13 +21,16 @@ from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import (
+    SOURCE_SCHEMA,
     STAGE_DDL,
     WINDOW_NUMBER,
+    WITHOUT_WINDOW,
     judged,
     partition_of,
     to_spark,
 )
 from kafka_ordered_ops.ordered.records.slices import Slice
+from kafka_ordered_ops.spark.read.decoded import Decoding
 
 SOURCE_NAME: Final = "kafka_window"
 
@@ -50,10 +53,14 @@ class WindowRead:
     stall_timeout_s: float = STALL_TIMEOUT_S
     #: Whether records have the columns of their window; a single window does not need them.
     tells_windows: bool = True
+    #: How records are decoded; None leaves them as bytes.
+    decoding: Decoding | None = None
 
     @property
-    def ddl(self) -> str:
+    def schema(self) -> StructType | str:
         """The columns of the tasks' batches."""
+        if self.decoding is not None:
+            return self.decoding.schema_of(SOURCE_SCHEMA if self.tells_windows else WITHOUT_WINDOW)
         return SOURCE_DDL if self.tells_windows else STAGE_DDL
 
 
@@ -97,7 +104,8 @@ class KafkaWindowReader(DataSourceReader):
                 if batch.num_rows:
                     piece = by_partition[partition_of(batch)]
                     stage, owners = judged(batch, piece)
-                    yield to_spark(stage, piece, owners if read.tells_windows else None)
+                    rows = to_spark(stage, piece, owners if read.tells_windows else None)
+                    yield from (rows,) if read.decoding is None else read.decoding((rows,))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles the reader for the tasks, and passes each task its slice separately.
@@ -112,16 +120,16 @@ class KafkaWindowSource(DataSource):
     def __init__(self, options: dict[str, str], read: WindowRead | None = None) -> None:
         super().__init__(options)
         self._read = read
-        self._ddl = SOURCE_DDL if read is None else read.ddl
+        self._schema = SOURCE_DDL if read is None else read.schema
 
     @classmethod
     def name(cls) -> str:
         """Return the name for ``spark.read.format``."""
         return cls.source_name
 
-    def schema(self) -> str:
-        """Return the columns, as DDL."""
-        return self._ddl
+    def schema(self) -> StructType | str:
+        """Return the columns; those that are not decoded, as DDL."""
+        return self._schema
 
     def reader(self, schema: StructType) -> KafkaWindowReader:
         """Return the reader; it takes over the read."""
