@@ -73,16 +73,16 @@ class Task:
             deferrable=True,
         )
 
-    def deferred(self, **more: Any) -> Any:
+    def deferred(self, *, max_tries: int = 0, **more: Any) -> Any:
         """Executes the task; returns its trigger, as the triggerer makes it."""
         with pytest.raises(TaskDeferred) as caught:
-            self.operator(**more).execute(context_of(25))
+            self.operator(**more).execute(context_of(25, max_tries=max_tries))
         assert caught.value.method_name == "execute_complete"
         return revived(caught.value.trigger)
 
-    def resumed(self, event: dict[str, Any]) -> dict[str, Any]:
+    def resumed(self, event: dict[str, Any], *, max_tries: int = 0) -> dict[str, Any]:
         """What the task returns, once its trigger has fired."""
-        return self.operator().execute_complete(context_of(25), event)
+        return self.operator().execute_complete(context_of(25, max_tries=max_tries), event)
 
     def drive(self, **more: bool) -> None:
         """Its driver runs, and exits with 0."""
@@ -205,6 +205,22 @@ def test_a_cleared_window_is_deferred_again(task: Task) -> None:
     assert (facts["records"], facts["ran"]) == (5, True)
     assert offsets_in(task.output / outputs_of(task.output)[0]) == IN_ORDER
     assert (len(task.yarn.applications), task.runs) == (2, [])
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_driver_from_before_a_clear_is_not_used(task: Task, has_ended: bool) -> None:
+    """The job may have been mended since: it is ended, what it wrote is not published, and a new one is submitted."""
+    task.deferred()
+    if has_ended:
+        task.drive()
+    trigger = task.deferred(max_tries=4)
+    assert task.yarn.applications[0]["state"] == ("FINISHED" if has_ended else "KILLED")
+    assert len(task.yarn.applications) == 2
+    task.drive()
+    facts = task.resumed(fired(trigger), max_tries=4)
+    assert (facts["records"], facts["attempt"]) == (5, 2)
+    assert offsets_in(facts["output"]) == IN_ORDER
+    assert task.runs == []
 
 
 def test_an_older_attempts_driver_is_ended(task: Task) -> None:

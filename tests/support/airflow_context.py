@@ -34,6 +34,7 @@ class Ti:
     task_id: str = "task"
     map_index: int = -1
     try_number: int = 1
+    max_tries: int = 0
     pushed: dict[str, Any] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -58,11 +59,12 @@ def context_of(
     run_id: str = "run",
     try_number: int = 1,
     map_index: int = -1,
+    max_tries: int = 0,
     **more: Any,
 ) -> dict[str, Any]:
     """The context of a run whose interval ends at a moment of the tests' time, and has a length with `since`."""
     context: dict[str, Any] = {
-        "ti": Ti(task_id=task_id, try_number=try_number, map_index=map_index),
+        "ti": Ti(task_id=task_id, try_number=try_number, map_index=map_index, max_tries=max_tries),
         "dag_run": DagRun(),
         "run_id": run_id,
         "outlet_events": OutletEventAccessors(),

@@ -36,7 +36,7 @@ class DeferrableTask(JobTask, DeliverTask):
 
     Each execution of the task looks first for a driver that an earlier one has submitted. So a deferred task that resumes
     and a retry after a worker's death take the same way: a driver that runs is waited for, one that has succeeded is
-    committed.
+    committed. A driver from before the task was cleared is ended: a clear asks for a new one.
 
     Args:
         deferrable: whether the task is deferred while its application runs; `None` means Airflow's
@@ -55,6 +55,8 @@ class DeferrableTask(JobTask, DeliverTask):
         self._run: DetachedRun | None = None
         #: The name by which the drivers of this task are found.
         self._name = ""
+        #: How many tries the task has in all: each clear adds some, a retry does not.
+        self._tries_max = 0
         #: The trigger's event, in a task that resumes.
         self._event: Mapping[str, Any] | None = None
         if isinstance(self.job, Copy | Function | Application) and is_known(self.job):
@@ -181,6 +183,7 @@ class DeferrableTask(JobTask, DeliverTask):
             folder.root,
             manager,
             name=self._name,
+            tries_max=self._tries_max,
             engine=self._work().engine,
             partition_by=folder.partition_by,
             log_line=lambda line: self.log.info("%s", line),
@@ -196,14 +199,17 @@ class DeferrableTask(JobTask, DeliverTask):
         from kafka_ordered_ops.spark.applications.detached import find
 
         self._name = self.window_id_of(context)
+        self._tries_max = getattr(context["ti"], "max_tries", 0)
         found: WindowPlan | None = None
         for run in find(self._output_folder().root, self._name):
-            plan = None if found is not None else self._owned(windows, run, times)
+            is_cleared = run.submission.tries_max < self._tries_max
+            plan = None if found is not None or is_cleared else self._owned(windows, run, times)
             if plan is not None and self._goes_on(run, self._manager):
                 found, self._run = plan, run
             else:
                 self.log.info(
-                    "The driver with tag %s has failed, or is of an older attempt.", run.tag
+                    "The driver with tag %s has failed, is of an older attempt, or from before the task was cleared.",
+                    run.tag,
                 )
                 run.end(self._manager)
         return found

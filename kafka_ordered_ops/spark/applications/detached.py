@@ -167,6 +167,7 @@ def submit_detached(
     manager: ResourceManager,
     *,
     name: str,
+    tries_max: int,
     engine: str,
     partition_by: str | None,
     log_line: Callable[[str], None],
@@ -182,6 +183,7 @@ def submit_detached(
         output: the folder for the output, which the driver sees as well.
         manager: ends a driver whose submission is cancelled.
         name: the name by which the run is found again.
+        tries_max: see `Submission.tries_max`.
         engine: reads Kafka.
         partition_by: as for `run_job`.
         log_line, cancelled: as for `run_job`.
@@ -200,6 +202,7 @@ def submit_detached(
         ordered=job.ordered,
         partition_by=partition_by,
         detached=True,
+        tries_max=tries_max,
     )
     secrets = settings_to_text(settings, None)
     with new_place(place_root(root), plan, detached_for=name) as place:

@@ -146,6 +146,8 @@ class Submission:
     partition_by: str | None = None
     #: Whether the driver goes on without its submitter.
     detached: bool = False
+    #: How many tries its host's task had then, in all; more later: it was cleared since.
+    tries_max: int = 0
 
     def write(self, folder: PurePath) -> None:
         """Write the request to a folder."""
@@ -168,7 +170,7 @@ class Submission:
             }
         if self.detached:
             # Missing otherwise: the driver may have a version that does not know it.
-            request["detached"] = True
+            request |= {"detached": True, "tries_max": self.tries_max}
         write_json(folder / "submission.json", request)
 
     @classmethod
@@ -199,6 +201,7 @@ class Submission:
                 () if table is None else table.outputs,
                 stored.partition_by,
                 stored.detached,
+                stored.tries_max,
             )
         except (JsonError, OSError) as error:
             raise ConfigError(f"the submission in {folder} cannot be read: {error}") from error
@@ -221,6 +224,7 @@ class _StoredSubmission(Stored, frozen=True):
     partition_by: Text | None
     table: _StoredOrder | None = None
     detached: bool = False
+    tries_max: int = 0
 
 
 def _plan_path(folder: PurePath, number: int) -> PurePath:
