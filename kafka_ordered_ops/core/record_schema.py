@@ -41,6 +41,12 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
 #: ==================  ================================================================================
 RECORD_SCHEMA: Final = pa.schema(_FIELDS)
 
+#: Whether the record was written after the window of its timestamp had been planned, or is stamped before the interval that
+#: takes it.
+LATE: Final = pa.field("late", pa.bool_(), nullable=False)
+#: The records of a window, one a row.
+WINDOW_SCHEMA: Final = RECORD_SCHEMA.append(LATE)
+
 
 def record_schema(columns: Collection[str] | None) -> pa.Schema:
     """Return the schema of some columns of records, all for None; raise `ConfigError` for one that does not exist."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.cluster.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError, DecodeError
-from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.record_schema import WINDOW_SCHEMA
 from kafka_ordered_ops.core.window.dead_letters import DeadLetter
 from kafka_ordered_ops.core.window.formats import (
     Avro,
@@ -193,7 +193,7 @@ def fixed(window: Window, settings: ClientSettings) -> Window:
         return window
     window, registry = _with_schemas(window, settings)
     # Invalid schemas are found before anything is planned.
-    _decoder(_with_given_columns(window), registry).schema_of(RECORD_SCHEMA)
+    _decoder(_with_given_columns(window), registry).schema_of(WINDOW_SCHEMA)
     return window
 
 

@@ -168,7 +168,9 @@ class WindowJob:
         if (folder := self.folder) is not None:
             from kafka_ordered_ops.output.places import OutputPlace
 
-            return OutputPlace(folder.root, folder.storage_options, folder.partition_by)
+            return OutputPlace(
+                folder.root, folder.storage_options, folder.partition_by, is_copy=self._copies
+            )
         if self.table is None or not self._copies:
             return None
         from kafka_ordered_ops.spark.write.table_windows import TablePlace

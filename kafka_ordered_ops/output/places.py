@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.window.ownership import (
 )
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, check_partition_by, partition_of
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.address import bad_root, is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import files_for
@@ -29,6 +30,7 @@ class OutputPlace:
         root: the root of the outputs.
         storage_options: credentials and settings of an object store.
         partition_by: how the windows are partitioned.
+        is_copy: whether records are written as they are, so that their columns are known before they are claimed.
     """
 
     def __init__(
@@ -36,10 +38,13 @@ class OutputPlace:
         root: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
         partition_by: str | None = None,
+        *,
+        is_copy: bool = False,
     ) -> None:
         self._root = normal_root(root)
         self._options = storage_options
         self._partition_by = check_partition_by(partition_by)
+        self._is_copy = is_copy
 
     def check(
         self, publishers: Sequence[Publisher], windows: Mapping[str, Window]
@@ -57,8 +62,16 @@ class OutputPlace:
             notes += beside._check(with_bad, windows)
         return notes
 
-    def check_columns(self, window: Window, settings: object) -> None:
-        """Do nothing: files take any columns."""
+    def check_columns(self, window: Window, settings: ClientSettings) -> None:
+        """Raise `ConfigError` if files cannot have the decoded columns that are copied into them."""
+        if not self._is_copy:
+            return
+        # Imported late: most windows need no decoders.
+        from kafka_ordered_ops.decoding.decoder import decoder_of
+        from kafka_ordered_ops.output.writing.stage import written_columns
+
+        if (decoder := decoder_of(window, settings)) is not None:
+            written_columns(decoder, self._partition_by)
 
     def _check(self, publishers: Sequence[Publisher], windows: Mapping[str, Window]) -> list[str]:
         with as_sink_error(f"the windows below {self._root} cannot be read"):

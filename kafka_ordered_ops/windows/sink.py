@@ -77,7 +77,7 @@ class Place(Protocol):
         """
 
     def check_columns(self, window: Window, settings: ClientSettings) -> None:
-        """Raise `ConfigError` if columns that were inferred for new windows do not fit.
+        """Raise `ConfigError` if the decoded columns of new windows, some of which may have been inferred, do not fit.
 
         Args:
             window: one of the windows, which have the same columns.

@@ -32,6 +32,11 @@ ORDER = {
     "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}],
 }
 AVRO = Avro(json.dumps(ORDER), framing="none")
+#: A number that no file can have.
+DIGITS = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 0}
+MANY_DIGITS = json.dumps(
+    {"type": "record", "name": "Account", "fields": [{"name": "number", "type": DIGITS}]}
+)
 
 
 @pytest.fixture
@@ -141,6 +146,16 @@ def test_a_published_window_of_another_format_is_named(
             lambda: day(values=Json(pa.schema([("offset", pa.int64())])), flatten=True),
             "the names of others, offset",
         ),
+        (lambda: day(values=Json(pa.schema([("late", pa.bool_())])), flatten=True), "others, late"),
+        (
+            lambda: day(values=Json(pa.schema([("window_id", pa.string())])), flatten=True),
+            "the field window_id, a column that the folders add",
+        ),
+        (
+            lambda: day(values=Json(pa.schema([("a", pa.int64()), ("A", pa.int64())]))),
+            "the same name but for upper and lower case",
+        ),
+        (lambda: day(values=Avro(MANY_DIGITS, framing="none")), "at most 38 digits"),
     ],
 )
 def test_what_cannot_be_read_is_not_planned(

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(14_400)]
 ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "200"))
 #: What a process may grow in the second half of its run, by the slope of its samples: an allocator is never quite flat.
 _MEMORY_KB_MAX: Final = 8_192
-#: What it keeps of each window of its group until that is pruned: the record in the ledger.
+#: What it keeps of each window of its group: the record in the ledger, up to 32 MiB in all.
 _WINDOW_KB_MAX: Final = {"windows": 12, "processing": 12}
 
 

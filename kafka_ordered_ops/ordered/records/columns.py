@@ -10,15 +10,12 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
-from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.record_schema import LATE, RECORD_SCHEMA, WINDOW_SCHEMA
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.ordered.records.pieces import Piece
 
-_LATE: Final = pa.field("late", pa.bool_(), nullable=False)
-
-#: `RECORD_SCHEMA` and ``late``: whether the record was written after the window of its timestamp had been planned, or is
-#: stamped before the interval that takes it.
-STAGE_SCHEMA: Final = RECORD_SCHEMA.append(_LATE)
+#: The columns of a window's records in files.
+STAGE_SCHEMA: Final = WINDOW_SCHEMA
 
 _SPARK_TYPES: dict[str, Any] = {
     "topic": pa.string(),
@@ -83,7 +80,7 @@ def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Ar
     offsets = offsets_of(batch)
     owners = piece.owners_of(offsets)
     late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
-    return batch.append_column(_LATE, pa.array(late)), owners
+    return batch.append_column(LATE, pa.array(late)), owners
 
 
 class OffsetsDone:

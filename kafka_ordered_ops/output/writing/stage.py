@@ -153,7 +153,7 @@ def stage_windows(
     discarded = [Discarded() if decoder is not None and decoder.discards else None for _ in plans]
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     partition = outputs[0].partition
-    schema = STAGE_SCHEMA if decoder is None else _written_columns(decoder, partition)
+    schema = STAGE_SCHEMA if decoder is None else written_columns(decoder, partition)
     reader = open_reader(
         settings,
         plans[0].group_id,
@@ -198,7 +198,7 @@ def stage_windows(
     return sealed
 
 
-def _written_columns(decoder: Decoder, partition: str | None) -> pa.Schema:
+def written_columns(decoder: Decoder, partition: str | None) -> pa.Schema:
     """Return the columns of the files; raise `ConfigError` for those that files cannot have."""
     columns = plain_columns(decoder.schema_of(STAGE_SCHEMA), STAGE_SCHEMA)
     # Readers take these from the names of folders.

@@ -64,6 +64,8 @@ def with_inferred(
         if isinstance(part, Json) and is_open(part)
     }
     if not wanted:
+        if check is not None and window.is_decoded:
+            check(window, settings)
         return wish
     stored = {} if view.state is None or wish.policy.redefine else view.state.columns
     sampled = {
