@@ -33,13 +33,16 @@ CELERY := build/celery
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
+# mutmut, and what it made.
+MUTATION := build/mutation
+
 # The reader and decoder in Rust, a separate distribution, where tests find it and nothing else does.
 NATIVE := build/native
 # release is what is published. The profile tests saves a check of a change the link-time optimization.
 NATIVE_PROFILE := release
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native nightly bench demo docs wheel audit lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native mutation nightly bench demo docs wheel audit lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -130,6 +133,10 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and t
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
 
+mutation: $(STAMP) ## How many changes of the code that decides are found by tests without a broker (SAMPLE=600; 0: all)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(MUTATION)/site --no-deps --require-hashes --requirement requirements/mutation.txt
+	$(BIN)/python -m tests.support.mutation --sample $(or $(SAMPLE),600)
+
 # Of each border, other inputs every night.
 FUZZED = FUZZED_INPUTS=1000000 FUZZED_SEED=$$(date +%s)
 
@@ -139,6 +146,7 @@ nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random
 	HYPOTHESIS_PROFILE=nightly SOAK_ROUNDS=2000 PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 	$(MAKE) test-celery
+	$(MAKE) mutation SAMPLE=2000
 
 # On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
@@ -185,7 +193,7 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 		pyproject.toml -o requirements/airflow31.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links requirements/release.in -o requirements/release.txt
-	for name in bench celery native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
+	for name in bench celery mutation native; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
 	cd native && cargo update --quiet && grep -v '^source = ' Cargo.lock > crates.lock
 
