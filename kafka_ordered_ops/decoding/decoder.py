@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from kafka_ordered_ops.decoding.column_reader import ColumnReader, CountingReade
 from kafka_ordered_ops.decoding.debezium.columns import DebeziumColumnReader
 from kafka_ordered_ops.decoding.debezium.values import DebeziumReader
 from kafka_ordered_ops.decoding.discarded import Discarded
+from kafka_ordered_ops.decoding.frames import id_text
 from kafka_ordered_ops.decoding.header_frames import IdOf, no_id, with_frames
 from kafka_ordered_ops.decoding.json.columns import json_column_reader
 from kafka_ordered_ops.decoding.json.schema import columns_of
@@ -121,6 +123,18 @@ class Decoder:
         leave_out(batch, bad)
         return decoded.filter(pa.array(~_mask(bad, batch.num_rows)))
 
+    def schema_ids(self, batch: pa.RecordBatch) -> dict[str, Counter[str]]:
+        """Return how often each schema's id stands before the values of ``key`` and ``value``, where they should have one."""
+        framed = with_frames(batch, self._in_headers)
+        counts: dict[str, Counter[str]] = {}
+        for name, wanted in self._encoded.items():
+            for part in in_registries(wanted):
+                framing = Framing(part.framing or Framing.NONE)
+                values: list[bytes | None] = framed.column(name).to_pylist()
+                ids = (id_text(value, framing) for value in values if value is not None)
+                counts[name] = Counter(filter(None, ids))
+        return {name: ids for name, ids in counts.items() if ids}
+
     @property
     def discards(self) -> bool:
         """Whether fields without a column are left out, and counted."""
@@ -133,16 +147,21 @@ class Decoder:
     @cached_property
     def _in_headers(self) -> dict[str, IdOf]:
         """The columns whose schema ids may be in headers, and what returns the id of a GUID."""
-        values, keys = self.values, self.keys
-        if isinstance(values, Debezium):
-            keys, values = keys or values.keys, values.values
         registry = self.registry
         return {
             name: registry.id_of if registry and part.needs_registry else no_id
-            for name, wanted in (("key", keys), ("value", values))
+            for name, wanted in self._encoded.items()
             for part in in_registries(wanted)
             if part.framing == Framing.CONFLUENT
         }
+
+    @property
+    def _encoded(self) -> dict[str, Format | None]:
+        """How the bytes of each column are encoded."""
+        values, keys = self.values, self.keys
+        if isinstance(values, Debezium):
+            keys, values = keys or values.keys, values.values
+        return {"key": keys, "value": values}
 
     @cached_property
     def _columns(self) -> dict[str, _Column]:

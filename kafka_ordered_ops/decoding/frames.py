@@ -41,6 +41,16 @@ def schema_id(data: bytes, end: int) -> int:
     return int.from_bytes(data[1:end], "big")
 
 
+def id_text(data: bytes, framing: Framing) -> str | None:
+    """Return the id of a value's schema as text; None if it has none."""
+    try:
+        if framing == Framing.GLUE:
+            return glue_id(data)
+        return None if framing == Framing.NONE else str(schema_id(data, id_end(data, framing)))
+    except BadValueError:
+        return None
+
+
 def glue_id(data: bytes) -> str:
     """Return the UUID of a schema in the frame of AWS Glue; raise `BadValueError` for another beginning."""
     _check_glue(data)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,11 +46,13 @@ class Sample:
             ``value_raw`` and the reason in ``value_error``.
         bad: how many of them cannot be decoded.
         notes: what is wrong with them, with their places and numbers.
+        schema_ids: how many of them have the id of each writer's schema, by ``key`` and ``value``.
     """
 
     records: pa.Table
     bad: int
     notes: tuple[str, ...]
+    schema_ids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def sample_of(
@@ -88,8 +90,11 @@ def sample_of(
         topic_ids=plan.topic_ids,
     )
     batches, size = [], 0
+    ids = defaultdict[str, Counter[str]](Counter)
     with reader:
         for batch in reader.batches():
+            for part, found_ids in decoder.schema_ids(batch).items() if decoder else ():
+                ids[part] += found_ids
             batches.append(batch if decoder is None else decoder.decoded(batch))
             size += batch.nbytes
             if size > _BYTES_MAX:
@@ -99,7 +104,7 @@ def sample_of(
     far = {tp: np.array([ms]) for tp, ms in newest.items() if ms is not None and ms > now_ms}
     notes, bad = _bad_notes(records)
     notes += record_notes(far, "the greatest timestamps of the logs", now_ms=now_ms)
-    return Sample(records, bad, (*notes, *_time_notes(records, now_ms)))
+    return Sample(records, bad, (*notes, *_time_notes(records, now_ms)), ids)
 
 
 def _wanted(
@@ -203,8 +208,8 @@ def _columns(name: str, column: Any) -> Iterator[tuple[str, Any]]:
     if not pa.types.is_struct(column.type):
         yield name, column
         return
-    for field, values in zip(column.type, column.flatten(), strict=True):
-        yield from _columns(f"{name}.{field.name}", values)
+    for part, values in zip(column.type, column.flatten(), strict=True):
+        yield from _columns(f"{name}.{part.name}", values)
 
 
 def _unit_of(name: str, kind: Any) -> TimeUnit | None:

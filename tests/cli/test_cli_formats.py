@@ -100,6 +100,7 @@ def test_preview_shows_decoded_records_and_what_is_wrong(
     assert f'{name}[0] offset 0: key k value {{"id": 7, "at": "1970-01-20T' in seen.stderr
     assert "\u202e" not in seen.stderr
     assert "of 4 sampled records, 1 cannot be decoded" in seen.stderr
+    assert "by id" not in seen.stderr
     assert f"1 of 4 sampled records, the first at {name}[0] offset 3: the value" in seen.stderr
     assert f"{name}[0]: of the sampled timestamps, 4 of 4 are seconds" in seen.stderr
     assert f"{name}[0]: of the sampled value.at, 3 of 3 are seconds" in seen.stderr

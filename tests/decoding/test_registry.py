@@ -103,6 +103,30 @@ def test_two_writers_are_read_with_the_newest_schema(registry: registries.Regist
     assert reasons[5] == reasons[6] == "it does not begin with a zero byte and a schema id"
 
 
+def test_a_sample_counts_the_schemas_of_writers(registry: registries.Registry) -> None:
+    """By their ids, also those that the registry does not have; values without an id are not counted."""
+    subject = "sampled-value"
+    old = registry.register(subject, OLD)
+    row = {"id": 1, "to": {"city": "Oslo"}}
+    values = [
+        encoded(row, OLD, old),
+        encoded(row, OLD, old),
+        encoded(row, OLD, 2**31 - 1),
+        None,
+        b"\1",
+    ]
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("sampled", partitions=2)
+        for number, value in enumerate(values):
+            kafka.produce("sampled", partition=number % 2, timestamp_ms=1_000, value=value)
+        settings = {**kafka.settings, "schema.registry.url": registry.url}
+        windows = OrderedWindows(settings, group_id="g")
+        window = Window("sampled", "1970-01-02T00:00Z", "earliest", values=Avro())
+        sample = windows.sample(windows.preview(window))
+    assert sample.schema_ids == {"value": {str(old): 2, str(2**31 - 1): 1}}
+    assert sample.bad == 2
+
+
 MONEY = 'syntax = "proto3"; package shop; message Money { int64 units = 1; }'
 SALE = 'syntax = "proto3"; package shop; message Sale { int64 id = 1; }'
 NEWER_SALE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from kafka_ordered_ops.cli.records.decoded import shown_as_json
@@ -23,6 +24,7 @@ def sample_facts(sample: Sample, *, is_decoded: bool) -> dict[str, Any]:
     return {
         "records": sample.records.num_rows,
         "bad": sample.bad,
+        "schema_ids": {part: dict(ids) for part, ids in sample.schema_ids.items()},
         "notes": list(sample.notes),
         "shown": [record for batch in shown for record in shown_as_json(batch)],
     }
@@ -38,6 +40,9 @@ def say_sample(screen: Screen, sample: Sample, *, is_decoded: bool) -> None:
         )
     if is_decoded:
         screen.say(f"of {facts['records']:,} sampled records, {facts['bad']:,} cannot be decoded")
+    for part, ids in sample.schema_ids.items():
+        counts = ", ".join(f"{id_} ({count:,})" for id_, count in Counter(ids).most_common())
+        screen.say(f"schemas of their {part}s, by id: {counts}")
     for note in sample.notes:
         screen.say(f"note: {note}")
 
