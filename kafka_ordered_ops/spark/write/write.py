@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
     discarded = observed_facts.pop(DISCARDED, None)
     facts = {name: None if value is None else int(value) for name, value in observed_facts.items()}
     if discarded is not None:
-        facts |= total_discarded(discarded)
+        facts |= total_discarded(json.loads(discarded))
     if not _tells_places(df) or "out_of_order" in facts:
         return facts
     if not plan.tells_out_of_order:
@@ -198,7 +199,8 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
     if DISCARDED in types:
-        counts.append(f.collect_list(DISCARDED).alias(DISCARDED))
+        # As text: Spark 4.0 observes a list as an object of the JVM.
+        counts.append(f.to_json(f.collect_list(DISCARDED)).alias(DISCARDED))
     behind = behind_cutoff(plan) if plan.tells_out_of_order else {}
     if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
         counts.append(f.count_if(_is_out_of_order(behind)).alias("out_of_order"))

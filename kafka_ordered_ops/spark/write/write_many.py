@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,7 +191,8 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
     is_counted = DISCARDED in df.columns
     if is_counted:
         text = f.when(f.col(DISCARDED).isNotNull(), f.struct("window_id", DISCARDED))
-        counts.append(f.collect_list(text).alias(DISCARDED))
+        # As text: Spark 4.0 observes a list as an object of the JVM.
+        counts.append(f.to_json(f.collect_list(text)).alias(DISCARDED))
     with (
         job_errors(plans, folder),
         _arranged(df, plans, ordered=ordered) as arranged,
@@ -207,8 +209,8 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
         writer.partitionBy(WINDOW_NUMBER).parquet(spark_path(folder))
     observed = observation.get
     discarded: dict[str, list[str]] = {}
-    for window_id, one in observed[DISCARDED] if is_counted else ():
-        discarded.setdefault(window_id, []).append(one)
+    for one in json.loads(observed[DISCARDED]) if is_counted else ():
+        discarded.setdefault(one["window_id"], []).append(one[DISCARDED])
     return _Written(
         folder,
         arranged.window_ids,
