@@ -146,7 +146,6 @@ nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random
 	HYPOTHESIS_PROFILE=nightly SOAK_ROUNDS=2000 PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 	$(MAKE) test-celery
-	$(MAKE) mutation SAMPLE=2000
 
 # On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
