@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -24,7 +24,8 @@ from tests.support.airflow_versions import TaskDeferred, needs_trigger_kills
 from tests.support.stages import control_of
 from tests.support.submit_support import COPY, application
 from tests.support.windows_support import TIMEOUT_S
-from tests.support.yarn_fake import FakeYarn, fake_yarn
+from tests.support.yarn_fake import FakeYarn
+from tests.support.yarn_fake import yarn as yarn
 
 __all__ = ["kafka_connection"]
 
@@ -32,13 +33,6 @@ pytestmark = needs_trigger_kills
 
 #: Seconds 0, 10, 20, 5, 15 at offsets 0 to 3 and 5.
 IN_ORDER = [0, 3, 1, 5, 2]
-
-
-@pytest.fixture
-def yarn() -> Iterator[FakeYarn]:
-    """A resource manager."""
-    with fake_yarn() as found:
-        yield found
 
 
 @dataclass

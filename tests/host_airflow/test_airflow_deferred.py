@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,20 +15,14 @@ from tests.support.airflow_house import fill as fill
 from tests.support.airflow_house import house as house
 from tests.support.delivered import Records, delivered, times, within
 from tests.support.sessions import worker_of
-from tests.support.yarn_fake import FakeYarn, fake_yarn
+from tests.support.yarn_fake import FakeYarn
+from tests.support.yarn_fake import yarn as yarn
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def yarn() -> Iterator[FakeYarn]:
-    """A resource manager."""
-    with fake_yarn() as found:
-        yield found
-
-
-def begun(
+def started(
     house: House, yarn: FakeYarn, fill: Callable[..., Records], dag_id: str, then: str = ""
 ) -> list[tuple[int, int]]:
     """Start one window of a DAG; return the records that it is to deliver."""
@@ -53,7 +47,7 @@ def states(yarn: FakeYarn) -> list[str]:
 
 def test_a_deferred_window(house: House, yarn: FakeYarn, fill: Callable[..., Records]) -> None:
     """No worker waits while the driver runs; when it has ended, its output is committed and published."""
-    wanted = begun(house, yarn, fill, "deferred")
+    wanted = started(house, yarn, fill, "deferred")
     house.airflow.await_task("deferred", "once", "orders", "deferred")
     assert states(yarn) == ["RUNNING"]
     assert house.statuses("deferred") == [WindowStatus.PLANNED]
@@ -70,8 +64,8 @@ def test_a_deferred_window(house: House, yarn: FakeYarn, fill: Callable[..., Rec
 def test_a_task_cleared_or_marked_ends_its_driver(
     house: House, yarn: FakeYarn, fill: Callable[..., Records], dag_id: str
 ) -> None:
-    """The triggerer does; what runs next takes the same records with a driver of its own."""
-    wanted = begun(house, yarn, fill, dag_id)
+    """The triggerer does; what runs next takes the same records with its own driver."""
+    wanted = started(house, yarn, fill, dag_id)
     house.airflow.await_task(dag_id, "once", "orders", "deferred")
     if dag_id == "deferred_marked":
         # Airflow tells nobody of a task that is marked before a triggerer has begun to wait.
@@ -106,7 +100,7 @@ def test_a_task_killed_after_its_submission(
         f"path = pathlib.Path({str(ready)!r}); path.with_suffix('.new').write_text(str(os.getppid())); "
         "path.with_suffix('.new').rename(path); time.sleep(300)"
     )
-    wanted = begun(house, yarn, fill, "deferred_killed", then)
+    wanted = started(house, yarn, fill, "deferred_killed", then)
     house.airflow.until(ready.exists, lambda: house.airflow.stories("deferred_killed"))
     guard = int(ready.read_text())
     os.kill(worker_of(guard), signal.SIGKILL)

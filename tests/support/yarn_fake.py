@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from kafka_ordered_ops.delivery.current import windows_of
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.protocol import Submission
@@ -130,6 +132,13 @@ def fake_yarn() -> Iterator[FakeYarn]:
     yarn = FakeYarn()
     with serving(lambda *asked: yarn.answer(*asked), lambda: yarn.status or 200) as yarn.url:
         yield yarn
+
+
+@pytest.fixture
+def yarn() -> Iterator[FakeYarn]:
+    """A resource manager of one test."""
+    with fake_yarn() as found:
+        yield found
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kafka_ordered_ops.spark.read.files_source import to_arrow
 from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order, order_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 #: Counts of fields without a column, as JSON in one of the rows that were decoded together, and null in all others. So they are
@@ -40,34 +40,37 @@ class Decoding:
     without: Without
     is_counted: bool = False
 
-    def columns_of(self, undecoded: pa.Schema) -> pa.Schema:
+    def schema_of(self, undecoded: pa.Schema) -> StructType:
         """Return the columns of decoded batches.
 
         Raises:
-            ConfigError: there is no type for a column in Spark.
+            ConfigError: Spark has no type for a column.
         """
-        columns = plain_columns(self.decoder.schema_of(undecoded))
-        return columns.append(pa.field(DISCARDED, pa.string())) if self.is_counted else columns
-
-    def schema_of(self, undecoded: pa.Schema) -> StructType:
-        """Return the same as Spark has it."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(self.columns_of(undecoded), prefer_timestamp_ntz=True)
+        columns = plain_columns(self.decoder.schema_of(undecoded))
+        if self.is_counted:
+            columns = columns.append(pa.field(DISCARDED, pa.string()))
+        return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode the batches of a task."""
+        """Decode the batches of a task, which have the same columns."""
+        columns: pa.Schema | None = None
         for batch in map(self.without, batches):
             if not self.is_counted:
-                yield _plain(self.decoder.decoded(batch))
+                decoded = self.decoder.decoded(batch)
+                columns = columns or plain_columns(decoded.schema)
+                yield plain_batch(decoded, columns)
                 continue
             for rows in _by_window(batch):
                 discarded = Discarded()
-                decoded = _plain(self.decoder.decoded(rows, None, discarded))
+                decoded = self.decoder.decoded(rows, None, discarded)
+                columns = columns or plain_columns(decoded.schema)
                 texts: list[str | None] = [None] * rows.num_rows
                 if discarded.values:
                     texts[0] = json.dumps([discarded.values, discarded.fields])
-                yield decoded.append_column(DISCARDED, pa.array(texts, pa.string()))
+                plain = plain_batch(decoded, columns)
+                yield plain.append_column(DISCARDED, pa.array(texts, pa.string()))
 
 
 def decoded_frame(frame: DataFrame, decoding: Decoding) -> DataFrame:
@@ -87,6 +90,13 @@ def decoded_frame(frame: DataFrame, decoding: Decoding) -> DataFrame:
     return decoded
 
 
+def collected(column: Column | str) -> Column:
+    """Return the values of a column as a list in JSON, for an observation: in Spark 4.0, it has lists as objects of the JVM."""
+    from pyspark.sql import functions as f
+
+    return f.to_json(f.collect_list(column))
+
+
 def total_discarded(texts: Iterable[str]) -> dict[str, int | None]:
     """Return the counts that `DISCARDED` had in the rows of a window, as facts of its output."""
     total = Discarded()
@@ -94,10 +104,6 @@ def total_discarded(texts: Iterable[str]) -> dict[str, int | None]:
         values, fields = json.loads(text)
         total.add(values, fields)
     return total.facts()
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return plain_batch(batch, plain_columns(batch.schema))
 
 
 def _by_window(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

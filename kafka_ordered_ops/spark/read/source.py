@@ -85,6 +85,10 @@ class KafkaWindowReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one slice; Spark shows the reader's errors as text."""
         pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
+        decoding, rows = self._read.decoding, self._rows(pieces)
+        return rows if decoding is None else decoding(rows)
+
+    def _rows(self, pieces: Slice) -> Iterator[pa.RecordBatch]:
         if not pieces:
             return
         by_partition = {piece.tp: piece for piece in pieces}
@@ -104,8 +108,7 @@ class KafkaWindowReader(DataSourceReader):
                 if batch.num_rows:
                     piece = by_partition[partition_of(batch)]
                     stage, owners = judged(batch, piece)
-                    rows = to_spark(stage, piece, owners if read.tells_windows else None)
-                    yield from (rows,) if read.decoding is None else read.decoding((rows,))
+                    yield to_spark(stage, piece, owners if read.tells_windows else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles the reader for the tasks, and passes each task its slice separately.

@@ -22,7 +22,7 @@ from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
 from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
-from kafka_ordered_ops.spark.read.decoded import DISCARDED, total_discarded
+from kafka_ordered_ops.spark.read.decoded import DISCARDED, collected, total_discarded
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.s3a import lend_credentials
 from kafka_ordered_ops.spark.write.write_session import written_as_given
@@ -199,8 +199,7 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
     if DISCARDED in types:
-        # As text: Spark 4.0 observes a list as an object of the JVM.
-        counts.append(f.to_json(f.collect_list(DISCARDED)).alias(DISCARDED))
+        counts.append(collected(DISCARDED).alias(DISCARDED))
     behind = behind_cutoff(plan) if plan.tells_out_of_order else {}
     if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
         counts.append(f.count_if(_is_out_of_order(behind)).alias("out_of_order"))

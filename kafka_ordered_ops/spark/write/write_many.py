@@ -23,7 +23,7 @@ from kafka_ordered_ops.output.writing.draft import Draft, drafts_of
 from kafka_ordered_ops.output.writing.stage_files import FILES_MAX
 from kafka_ordered_ops.output.writing.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
-from kafka_ordered_ops.spark.read.decoded import DISCARDED, total_discarded
+from kafka_ordered_ops.spark.read.decoded import DISCARDED, collected, total_discarded
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.read.reading import parquet_reader
 from kafka_ordered_ops.spark.s3a import lend_credentials
@@ -191,8 +191,7 @@ def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: 
     is_counted = DISCARDED in df.columns
     if is_counted:
         text = f.when(f.col(DISCARDED).isNotNull(), f.struct("window_id", DISCARDED))
-        # As text: Spark 4.0 observes a list as an object of the JVM.
-        counts.append(f.to_json(f.collect_list(text)).alias(DISCARDED))
+        counts.append(collected(text).alias(DISCARDED))
     with (
         job_errors(plans, folder),
         _arranged(df, plans, ordered=ordered) as arranged,
