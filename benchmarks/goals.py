@@ -64,6 +64,9 @@ from kafka_ordered_ops.kafka.settings import ReaderKind
 _PLAN_PARTITIONS: Final = 1_000
 _MB: Final = 1_000_000
 
+#: In the text of each goal for it.
+PEAK_MEMORY: Final = "peak memory"
+
 #: Of an ordered read whose memory counts.
 _READ_RECORDS: Final = 20_000_000
 _OTHERS: Final = (CONSUME, *PEERS)
@@ -86,8 +89,7 @@ class Goal:
     @property
     def limit_text(self) -> str:
         """The limit in words."""
-        what = "at least" if self.at_least else "below" if self.strict else "at most"
-        return f"{what} {self.limit:g}"
+        return f"{'≥' if self.at_least else '<' if self.strict else '≤'} {self.limit:g}"
 
     @property
     def is_met(self) -> bool:
@@ -223,7 +225,7 @@ def _native(results: Sequence[Results]) -> Iterator[Goal]:
             yield Goal(text, _CPU_LIMITS[task], found)
         mine, theirs = one.memory_bytes, other.memory_bytes
         if mine and theirs and (found := Spread.of([mine / theirs])):
-            yield Goal(f"{one.contender}, peak memory, times {other.contender}", 1.0, found)
+            yield Goal(f"{one.contender}, {PEAK_MEMORY}, times {other.contender}", 1.0, found)
 
 
 def _cpu_a_million(run: Measurement) -> float | None:

@@ -34,7 +34,7 @@ MOVED: Final = {
     "dagster/reference": "api-hosts#objects-for-dagster",
     "dagster/sensor": "liveness#in-dagster",
     "dagster/topics": "dagster/component#topics",
-    "decisions": "how-it-works#design-decisions",
+    "decisions": "how-it-works",
     "duckdb": "your-code",
     "formats": "ledger#stored-formats",
     "glossary": "how-it-works#glossary",

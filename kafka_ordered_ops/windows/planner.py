@@ -363,8 +363,7 @@ class Planner:
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
-        check = None if place is None else place.check_columns
-        return view, self._schemas.inferred(view, wish, check)
+        return view, self._schemas.drafted(view, wish, place)
 
     def _tell(self, plan: WindowPlan, *, is_new: bool) -> None:
         _log.info(

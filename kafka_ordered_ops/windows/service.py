@@ -160,6 +160,7 @@ class OrderedWindows(GroupQueries, GroupUpkeep, in_steps=_IN_STEPS):
             schemas=Schemas(
                 self._fixed,
                 partial(with_inferred, settings=settings, stall_timeout_s=stall_timeout_s),
+                settings,
             ),
         )
         self._committer = Committer(

@@ -416,6 +416,11 @@ def is_open(value: Format | None) -> bool:
     return isinstance(value, Json) and value.is_open
 
 
+def has_columns(value: Format | None) -> bool:
+    """Return whether a format's columns are known: those that are inferred are not before there are values."""
+    return not (isinstance(value, Json) and value.infer and not value.columns)
+
+
 def in_registries(value: Format | None) -> list[Avro | Json | Protobuf]:
     """Return the parts of a format whose schemas a registry may have."""
     if isinstance(value, Debezium):

@@ -142,23 +142,25 @@ def read_good(
     check_together(plans)
     check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
-    staged = None
+    # The records as bytes, as soon as anything needs them.
+    read = None
     if engine is Engine.LOCAL:
-        staged = read_staged(reading, ordered=ordered, local_root=local_root)
+        read = read_staged(reading, ordered=ordered, local_root=local_root)
     decoding, limit = None, plans[0].window.dead_letter
     if (decoder := decoder_of(plans[0].window, settings)) is not None:
         if limit is not None and known is None:
-            undecoded = frame_of(engine, reading).drop(WINDOW_NUMBER) if staged is None else staged
-            known = find_bad_records(
-                undecoded, decoder, limit, {plan.window_id: plan.offsets for plan in plans}
-            )
+            read = frame_of(engine, reading) if read is None else read
+            offsets = {plan.window_id: plan.offsets for plan in plans}
+            known = find_bad_records(read.drop(WINDOW_NUMBER), decoder, limit, offsets)
         decoding = Decoding(decoder, Without(known or ()), counted and decoder.discards)
-    if staged is not None:
-        return _decoded(staged, decoding), known
-    # Engine python decodes where it reads, the others what they have read.
-    where_read, after = (decoding, None) if engine is Engine.PYTHON else (None, decoding)
-    read = frame_of(engine, reading, where_read)
-    return _decoded(in_order(reading, read) if ordered else read.drop(WINDOW_NUMBER), after), known
+    if engine is Engine.PYTHON and decoding is not None:
+        # This engine decodes where it reads, the others what they have read.
+        read, decoding = frame_of(engine, reading, decoding), None
+    elif read is None:
+        read = frame_of(engine, reading)
+    if ordered and engine is not Engine.LOCAL:
+        read = in_order(reading, read)
+    return _decoded(read.drop(WINDOW_NUMBER), decoding), known
 
 
 def _decoded(frame: DataFrame, decoding: Decoding | None) -> DataFrame:

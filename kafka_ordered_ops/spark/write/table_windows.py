@@ -128,9 +128,7 @@ class TablePlace:
         try:
             sink.check_copy(window_schema(decoder_of(window, settings)))
         except ConfigError as error:
-            raise ConfigError(
-                f"the columns that were inferred for the window: {error}. Nothing was planned"
-            ) from error
+            raise ConfigError(f"the columns of the window: {error}. Nothing was planned") from error
 
 
 def check_bad(sink: TableSink) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.column_types import fields_from_json, fields_to_json
 from kafka_ordered_ops.core.window.formats import Format, Framing, Infer, Json, is_open
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.decoding.bad import BadValueError
 from kafka_ordered_ops.decoding.frames import content
 from kafka_ordered_ops.decoding.header_frames import no_id, with_frames
@@ -32,9 +31,6 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 SAMPLE_RECORDS: Final = 10_000
 SAMPLE_BYTES: Final = 16 * 1024**2
 
-#: Raises if the columns of a window do not fit where its records go.
-CheckColumns: TypeAlias = Callable[[Window, ClientSettings], object]
-
 #: Columns and fields that a note names.
 _NAMED_MAX: Final = 20
 
@@ -42,7 +38,6 @@ _NAMED_MAX: Final = 20
 def with_inferred(
     view: GroupView,
     wish: ClaimWish,
-    check: CheckColumns | None = None,
     *,
     settings: ClientSettings,
     stall_timeout_s: float,
@@ -50,10 +45,10 @@ def with_inferred(
     """Return a draft whose windows have their columns: those of the group, inferred ones, or both.
 
     The group's columns are read from the view that the draft was made from: if another process stores others meanwhile, the
-    draft cannot be claimed. Windows of one draft have the same columns. `check` gets one of them.
+    draft cannot be claimed. Windows of one draft have the same columns. Without values there are none yet: the next window
+    decides.
 
     Raises:
-        ConfigError: as `check` does.
         DecodeError: no columns hold all values; the error has the places of two values.
         ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
     """
@@ -64,8 +59,6 @@ def with_inferred(
         if isinstance(part, Json) and is_open(part)
     }
     if not wanted:
-        if check is not None and window.is_decoded:
-            check(window, settings)
         return wish
     stored = {} if view.state is None or wish.policy.redefine else view.state.columns
     sampled = {
@@ -94,9 +87,6 @@ def with_inferred(
         replace(one, window=replace(one.window, values=formats["value"], keys=formats["key"]))
         for one in wish.windows
     ]
-    # Without values there are no columns yet: the next window decides.
-    if check is not None and not wanted.keys() - columns.keys():
-        check(windows[0].window, settings)
     for note in notes:
         _log.info("group %s: %s", view.group_id, note)
     return replace(

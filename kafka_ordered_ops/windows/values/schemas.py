@@ -10,10 +10,12 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.decisions.claiming import ClaimWish
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
+from kafka_ordered_ops.core.window.formats import has_columns
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.windows.values.inference import CheckColumns
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -23,17 +25,32 @@ class Schemas:
 
     Args:
         fixed: returns a window with the schemas that the registry has now.
-        inferred: returns a draft whose windows have the columns that are inferred, and passes them to the last argument.
+        inferred: returns a draft whose windows have the columns that are inferred, as far as its records have any.
+        settings: the client settings.
     """
 
     def __init__(
         self,
         fixed: Callable[[Window], Window],
-        inferred: Callable[[GroupView, ClaimWish, CheckColumns | None], ClaimWish],
+        inferred: Callable[[GroupView, ClaimWish], ClaimWish],
+        settings: ClientSettings,
     ) -> None:
         self._fixed = fixed
-        #: Called outside the fence, as soon as the draft says which records the windows have.
-        self.inferred = inferred
+        self._inferred = inferred
+        self._settings = settings
+
+    def drafted(self, view: GroupView, wish: ClaimWish, place: Place | None) -> ClaimWish:
+        """Return a draft whose windows have their columns, and raise `ConfigError` if those do not fit the place.
+
+        To be called outside the fence, as soon as the draft says which records the windows have.
+        """
+        wish = self._inferred(view, wish)
+        # Windows of one draft have the same columns.
+        window = wish.windows[0].window
+        is_known = has_columns(window.values) and has_columns(window.keys)
+        if place is not None and window.is_decoded and is_known:
+            place.check_columns(window, self._settings)
+        return wish
 
     def of(
         self,
