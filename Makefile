@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# With it set, each of the hundreds of processes of a run of the tests would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 # all: the package with Airflow, Dagster and the newest Spark, the broker, and the tools.
 LOCK ?= all
@@ -26,6 +29,7 @@ PYTEST := $(BIN)/python -m tests.support.once_more $(FOUR_AT_A_TIME)
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
 ON_SPARK41 := spark41 and not long
+WHERE_SPARK41 := tests/spark tests/cli tests/docs
 
 # Celery, where its tests find it and nothing else does.
 CELERY := build/celery
@@ -42,7 +46,7 @@ NATIVE := build/native
 NATIVE_PROFILE := release
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native mutation nightly bench demo docs wheel audit lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native test-native mutation nightly bench demo docs wheel audit lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,24 +82,25 @@ $(SPARK_CLASSES): $(STAMP)
 	@rm -f $@
 	$(BIN)/python -m tests.support.spark_classes
 
+# Tests of the native reader are skipped where it is not on the path.
 test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
-	$(PYTEST) -m "not slow and not long and not spark41 and not airflow and not dagster_real and not native"
+	$(PYTEST) -m "(not slow or native) and not long and not spark41 and not airflow and not dagster_real"
 
 test-ci: docs test-spark41 test-airflow31 test-slow test-airflow ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
 
 test-slow: $(SPARK_CLASSES) ## Tests of some seconds, and a whole Dagster
-	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
+	$(PYTEST) -m "(slow or dagster_real) and not native and not long and not airflow"
 
 test-airflow: $(SPARK_CLASSES) ## A whole Airflow, with scheduler and web server
-	$(BIN)/python -m tests.support.once_more -m "airflow and not long"
+	$(BIN)/python -m tests.support.once_more -m "airflow and not long" tests/host_airflow
 
 test-all: test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
 	$(BIN)/python -m pytest -m "long and not spark41"
-	$(MAKE) test-spark41 ON_SPARK41="(spark and not slow and not spark41) or (long and spark41)"
+	$(MAKE) test-spark41 ON_SPARK41="(spark and not slow and not spark41) or (long and spark41)" WHERE_SPARK41=tests
 
 test-spark41: ## On Spark 4.1: its Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
-	$(SPARK41)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "$(ON_SPARK41)"
+	$(SPARK41)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "$(ON_SPARK41)" $(WHERE_SPARK41)
 
 # The packages of the lock for Spark 4.1, but for its pyspark; tests with the mark spark41 need jars of that one alone.
 test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make test-spark VERSION=4.2.1
@@ -121,7 +126,7 @@ native/Cargo.lock: native/crates.lock native/Cargo.toml
 	cd native && cargo generate-lockfile --quiet
 	source="$$(grep -m1 '^source = ' $@)"; awk -v source="$$source" '/^checksum = / { print source } { print }' native/crates.lock > $@
 
-native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and test them; needs cargo
+native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder for the tests; needs cargo
 	cd native && $(CARGO) fmt --check
 	cd native && $(CARGO) clippy --quiet --profile tests --locked --all-targets --features python -- -D warnings
 	cd native && $(CARGO) test --quiet --profile tests --locked
@@ -130,8 +135,9 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder, and t
 	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --profile $(NATIVE_PROFILE) --locked \
 		--out $(CURDIR)/$(NATIVE)/wheels
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
-	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long"
-	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
+
+test-native: native ## The tests of the native reader and decoder
+	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "(native and not long) or (not slow and not long)" tests/native tests/decoding tests/kafka tests/fuzz
 
 mutation: $(STAMP) ## How many changes of the code that decides are found by tests without a broker (SAMPLE=600; 0: all)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(MUTATION)/site --no-deps --require-hashes --requirement requirements/mutation.txt
@@ -141,10 +147,10 @@ mutation: $(STAMP) ## How many changes of the code that decides are found by tes
 FUZZED = FUZZED_INPUTS=1000000 FUZZED_SEED=$$(date +%s)
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) native
+	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) test-native
 	HYPOTHESIS_PROFILE=nightly $(FUZZED) SIMULATED_HISTORIES=200000 $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly SOAK_ROUNDS=2000 PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
-	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
+	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41" WHERE_SPARK41=tests
 	$(MAKE) test-celery
 
 # On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -88,33 +88,33 @@ def odd_for(argument: str) -> list[Any]:
 
 def good(service: OrderedWindows, name: str) -> Any:
     """An argument that is what it should be."""
-    plan = service.show("open").plan
-    given: dict[str, Any] = {
-        "before": None,
-        "count": 2,
-        "done": plan.taken,
-        "dry_run": True,
-        "forget": False,
-        "grace": None,
-        "keep": lambda _: True,
-        "older_than": timedelta(days=1),
-        "part": service.split(service.show("split").plan, 2)[0],
+
+    def plan() -> WindowPlan:
+        return service.show("open").plan
+
+    given: dict[str, Callable[[], Any]] = {
+        "count": lambda: 2,
+        "done": lambda: plan().taken,
+        "dry_run": lambda: True,
+        "forget": lambda: False,
+        "keep": lambda: lambda _: True,
+        "older_than": lambda: timedelta(days=1),
+        "part": lambda: service.split(service.show("split").plan, 2)[0],
         "plan": plan,
-        "plans": [plan],
-        "policy": Policy(),
-        "place": None,
-        "output": "/lake/orders",
-        "reopen": lambda _: None,
-        "result": {},
-        "results": [{}],
-        "staged": Reported.of(1),
-        "window": Window(["t"], at(16)),
-        "window_id": "open",
-        "window_ids": ["open"],
-        "windows": [Window(["t"], at(16))],
-        "write": lambda plans: [Reported.of(1)] * len(plans),
+        "plans": lambda: [plan()],
+        "policy": Policy,
+        "output": lambda: "/lake/orders",
+        "reopen": lambda: lambda _: None,
+        "result": dict,
+        "results": lambda: [{}],
+        "staged": lambda: Reported.of(1),
+        "window": lambda: Window(["t"], at(16)),
+        "window_id": lambda: "open",
+        "window_ids": lambda: ["open"],
+        "windows": lambda: [Window(["t"], at(16))],
+        "write": lambda: lambda plans: [Reported.of(1)] * len(plans),
     }
-    return given.get(name)
+    return given[name]() if name in given else None
 
 
 def public_methods() -> dict[str, list[str]]:
