@@ -363,7 +363,8 @@ class Planner:
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
             committed=committed,
         )
-        return view, self._schemas.drafted(view, wish, place)
+        check = None if place is None else place.check_columns
+        return view, self._schemas.drafted(view, wish, check)
 
     def _tell(self, plan: WindowPlan, *, is_new: bool) -> None:
         _log.info(

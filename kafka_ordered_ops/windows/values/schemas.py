@@ -15,7 +15,6 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.sink import Place
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -39,8 +38,13 @@ class Schemas:
         self._inferred = inferred
         self._settings = settings
 
-    def drafted(self, view: GroupView, wish: ClaimWish, place: Place | None) -> ClaimWish:
-        """Return a draft whose windows have their columns, and raise `ConfigError` if those do not fit the place.
+    def drafted(
+        self,
+        view: GroupView,
+        wish: ClaimWish,
+        check: Callable[[Window, ClientSettings], object] | None,
+    ) -> ClaimWish:
+        """Return a draft whose windows have columns; `check` gets one of them if they are known.
 
         To be called outside the fence, as soon as the draft says which records the windows have.
         """
@@ -48,8 +52,8 @@ class Schemas:
         # Windows of one draft have the same columns.
         window = wish.windows[0].window
         is_known = has_columns(window.values) and has_columns(window.keys)
-        if place is not None and window.is_decoded and is_known:
-            place.check_columns(window, self._settings)
+        if check is not None and window.is_decoded and is_known:
+            check(window, self._settings)
         return wish
 
     def of(
