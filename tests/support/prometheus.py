@@ -87,7 +87,7 @@ def prometheus(
     """A Prometheus that has scraped its targets, and evaluates rules every second.
 
     Args:
-        folder: an empty one.
+        folder: for its settings, log and data.
         targets: `host:port` by the name of the job.
         rules: the files with the rules.
     """
