@@ -191,7 +191,7 @@ audit: wheel ## Look all that the wheel needs up in the database of known vulner
 lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
-	$(COMPILE) --upgrade --extra all --group browser --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
+	$(COMPILE) --upgrade --extra all --group browser --group prometheus --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
 		requirements/dagster.in -o requirements/all.txt
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \

@@ -62,6 +62,7 @@ collect_ignore_glob = [
         "authlib": ["decoding/test_frames.py"],
         "openlineage": ["delivery/test_run_lineage.py"],
         "opentelemetry.sdk": ["processing/test_metrics.py", "windows/test_window_metrics.py"],
+        "opentelemetry.exporter.prometheus": ["docs/test_prometheus.py"],
         "prometheus_client": ["cli/test_watch.py"],
     }.items()
     if not _is_there(library)

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
 from tests.support.pages import ROOT
+from tests.support.prometheus import watch
 from tests.support.windows_support import at, before
 
 PREFIX: Final = "kafka_ordered_ops_group_"
@@ -63,16 +62,18 @@ def test_all_groups_are_printed_once(
     assert ("cutoff_lag_seconds", 'other, "odd"') not in found
 
 
-def test_the_rules_of_the_documentation_are_about_these_metrics(
-    kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("file", ["alerts.yml", "grafana-dashboard.json"])
+def test_the_files_of_the_documentation_are_about_these_metrics(
+    kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str], file: str
 ) -> None:
-    """A rule about a metric that is not there never alerts."""
+    """A rule about a metric that is not there never alerts, and a panel stays empty."""
     with OrderedWindows(kafka.settings, GROUP) as windows:
         windows.commit(windows.plan(Window(["t"], at(2), starting_offsets=Earliest()), "w"))
     assert main(["watch", "-b", kafka.bootstrap, "--once"]) == 0
     served = {name for name, *_ in samples(capfd.readouterr().out)}
-    rules = (ROOT / "docs/snippets/alerts.yml").read_text()
-    names = {name.removeprefix(PREFIX) for name in re.findall(r"kafka_ordered_ops_\w+", rules)}
+    text = (ROOT / "docs/snippets" / file).read_text()
+    found = re.findall(r"kafka_ordered_ops_(?:group|ledger)_\w+", text)
+    names = {name.removeprefix(PREFIX) for name in found}
     assert len(names) >= 4
     assert names <= served
 
@@ -80,18 +81,8 @@ def test_the_rules_of_the_documentation_are_about_these_metrics(
 @pytest.mark.slow
 def test_a_server_follows_a_group(windows: OrderedWindows, orders: str, bootstrap: str) -> None:
     """On a real broker: a window is planned and committed while it serves, and SIGTERM ends it well."""
-    command = [sys.executable, "-m", "kafka_ordered_ops.cli", "watch", "-b", bootstrap]
-    server = subprocess.Popen(
-        [*command, "--port", "0", "--interval", "PT0S"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert server.stdout is not None
-        [url] = re.findall(r"http://127.0.0.1:\d+/metrics", server.stdout.readline())
-        group = windows.group_id
+    group = windows.group_id
+    with watch(bootstrap, "--interval", "PT0S") as (url, server):
 
         def reaches(is_so: Callable[[dict[tuple[str, ...], float]], bool]) -> None:
             deadline = time.monotonic() + TIMEOUT_S
@@ -107,12 +98,6 @@ def test_a_server_follows_a_group(windows: OrderedWindows, orders: str, bootstra
         assert scraped(url)["lag_offsets", group, orders] == 3
         os.killpg(server.pid, signal.SIGTERM)
         assert server.wait(TIMEOUT_S) == 0
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        if server.stdout is not None:
-            server.stdout.close()
 
 
 def test_a_port_in_use_is_named(kafka: InMemoryKafka, capfd: pytest.CaptureFixture[str]) -> None:
