@@ -46,7 +46,7 @@ NATIVE := build/native
 NATIVE_PROFILE := release
 CARGO := CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target cargo
 
-.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native test-native mutation nightly bench demo docs wheel audit lock jars clean
+.PHONY: help setup check format test test-ci test-slow test-airflow test-all test-spark41 test-spark test-airflow31 test-celery native test-native check-native mutation nightly bench demo docs wheel audit lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -127,17 +127,19 @@ native/Cargo.lock: native/crates.lock native/Cargo.toml
 	source="$$(grep -m1 '^source = ' $@)"; awk -v source="$$source" '/^checksum = / { print source } { print }' native/crates.lock > $@
 
 native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder for the tests; needs cargo
-	cd native && $(CARGO) fmt --check
-	cd native && $(CARGO) clippy --quiet --profile tests --locked --all-targets --features python -- -D warnings
-	cd native && $(CARGO) test --quiet --profile tests --locked
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements/native.txt
 	rm -rf $(NATIVE)/wheels $(NATIVE)/site
 	cd native && CARGO_TARGET_DIR=$(CURDIR)/$(NATIVE)/target $(CURDIR)/$(BIN)/maturin build --quiet --profile $(NATIVE_PROFILE) --locked \
 		--out $(CURDIR)/$(NATIVE)/wheels
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
 
-test-native: native ## The tests of the native reader and decoder
+test-native: native ## The tests of the native reader and decoder in Python
 	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "(native and not long) or (not slow and not long)" tests/native tests/decoding tests/kafka tests/fuzz
+
+check-native: native/Cargo.lock ## Formatting, lint and the tests of the native reader in Rust
+	cd native && $(CARGO) fmt --check
+	cd native && $(CARGO) clippy --quiet --profile tests --locked --all-targets --features python -- -D warnings
+	cd native && $(CARGO) test --quiet --profile tests --locked
 
 mutation: $(STAMP) ## How many changes of the code that decides are found by tests without a broker (SAMPLE=600; 0: all)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(MUTATION)/site --no-deps --require-hashes --requirement requirements/mutation.txt
@@ -147,7 +149,7 @@ mutation: $(STAMP) ## How many changes of the code that decides are found by tes
 FUZZED = FUZZED_INPUTS=1000000 FUZZED_SEED=$$(date +%s)
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) test-native
+	HYPOTHESIS_PROFILE=nightly $(FUZZED) DAMAGED_RESPONSES=10000000 RANDOM_SCHEMAS=100000 $(MAKE) check-native test-native
 	HYPOTHESIS_PROFILE=nightly $(FUZZED) SIMULATED_HISTORIES=200000 $(PYTEST) -m "not spark41 and not long and not airflow"
 	HYPOTHESIS_PROFILE=nightly SOAK_ROUNDS=2000 PYTHONPATH=$(NATIVE)/site $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41" WHERE_SPARK41=tests
