@@ -195,7 +195,7 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
 	$(COMPILE) --upgrade --extra all --group browser --group prometheus --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
 		requirements/dagster.in -o requirements/all.txt
-	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
+	$(COMPILE) --upgrade --extra demo --extra hdfs --extra lineage --extra object-stores --extra relay --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate \

@@ -60,7 +60,12 @@ collect_ignore_glob = [
             "spark/test_spark_decoded.py",
         ],
         "authlib": ["decoding/test_frames.py"],
-        "openlineage": ["delivery/test_run_lineage.py"],
+        "openlineage": [
+            "cli/test_cli_lineage.py",
+            "delivery/test_run_lineage.py",
+            "host_airflow/test_airflow_lineage.py",
+            "spark/test_table_lineage.py",
+        ],
         "opentelemetry.sdk": ["processing/test_metrics.py", "windows/test_window_metrics.py"],
         "opentelemetry.exporter.prometheus": ["docs/test_prometheus.py"],
         "prometheus_client": ["cli/test_watch.py"],

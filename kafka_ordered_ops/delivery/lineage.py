@@ -1,4 +1,4 @@
-"""OpenLineage: a window's topics as inputs, its files as output; events of plain runs.
+"""OpenLineage: a window's topics as inputs, its files or its table as output; events of runs outside of Airflow.
 
 Imports are inside the functions: the libraries are there only with OpenLineage's provider for Airflow, or the extra ``lineage``.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.summary import partition_bounds, plan_summary, window_summary
-from kafka_ordered_ops.output.address import address_of, is_in_hdfs, is_in_store, split_hdfs
+from kafka_ordered_ops.output.address import SCHEME
+from kafka_ordered_ops.spec.table import TableLocation, location_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -47,61 +49,98 @@ _CLOSE_S: Final = 10.0
 #: What OpenLineage's client is configured by. Without configuration it would print each event.
 _CONFIGURATION: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 
-#: Sends the event of the planned, and then of the delivered window.
-Say = Callable[["WindowPlan | WindowRecord"], None]
+#: The one scheme that OpenLineage has for all of a store's; in these stores, a name does not begin with a slash.
+_STORES: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "abfss": "abfss",
+    "wasb": "wasbs",
+    "wasbs": "wasbs",
+}
+
+
+class Say(Protocol):
+    """Takes the windows of a run."""
+
+    def __call__(self, *windows: WindowPlan | WindowRecord) -> None:
+        """Send START for planned windows; keep delivered ones for the event at the end."""
+
+
+@dataclass
+class _Run:
+    """The run of one window."""
+
+    id: str
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
 def run_lineage(group_id: str, brokers: str) -> Iterator[Say]:
-    """Send the events of a run, if OpenLineage's client is installed and configured by its environment variables.
+    """Send the events of each window's run, if OpenLineage's client is installed and configured by its environment variables.
 
-    START has the planned window. At the end of the block, COMPLETE has the delivered one, or FAIL the error. An event
-    that cannot be sent is a warning.
+    START has the planned window. At the end of the block, COMPLETE has the delivered one, or FAIL the error. Where an
+    event cannot be sent, the others of its kind are not either; it is a warning.
 
     Args:
         group_id: the consumer group; the job's name.
         brokers: ``bootstrap.servers``; the first broker names the cluster.
     """
     if (client := _client()) is None:
-        yield lambda _: None
+        yield lambda *_: None
         return
     from openlineage.client.facet_v2 import error_message_run
     from openlineage.client.uuid import generate_new_uuid
 
-    run_id, facts = str(generate_new_uuid()), dict[str, Any]()
+    runs: dict[str, _Run] = {}
 
-    def send(state: str, **facets: Any) -> None:
+    def send(state: str, runs: Iterable[_Run], **facets: Any) -> None:
         try:
-            client.emit(_event(state, run_id, group_id, brokers, facts, facets))
+            for run in runs:
+                client.emit(_event(state, run, group_id, brokers, facets))
         except Exception as error:  # noqa: BLE001 - the records are delivered, whether others hear of it or not
+            # The client repeats an event for some seconds: the others would wait as long for a server that is away.
             _log.warning("OpenLineage: %s was not sent: %s: %s", state, type(error).__name__, error)
 
-    def say(window: WindowPlan | WindowRecord) -> None:
-        if isinstance(window, WindowPlan):
-            facts.update(_planned_facts(window))
-            send("START")
-        else:
-            facts.update(_planned_facts(window.plan), **window_summary(window))
+    def say(*windows: WindowPlan | WindowRecord) -> None:
+        new: list[_Run] = []
+        for facts in map(window_facts, windows):
+            if (run := runs.get(facts["window_id"])) is None:
+                run = runs[facts["window_id"]] = _Run(str(generate_new_uuid()))
+                new.append(run)
+            run.facts.update(facts)
+        send("START", new)
 
     try:
         yield say
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         message = error_message_run.ErrorMessageRunFacet(text, programmingLanguage="python")
-        send("FAIL", errorMessage=message)
+        # An error before the plan is that of a run without a window.
+        failed = list(runs.values()) or [_Run(str(generate_new_uuid()))]
+        send("FAIL", failed, errorMessage=message)
         raise
     else:
-        send("COMPLETE")
+        send("COMPLETE", runs.values())
     finally:
         client.close(_CLOSE_S)
 
 
-def _planned_facts(plan: WindowPlan) -> dict[str, Any]:
-    """Return the facts of a planned window."""
+def window_facts(window: WindowPlan | WindowRecord) -> dict[str, Any]:
+    """Return the facts of a planned or a delivered window; they are the other functions' `facts`."""
+    if isinstance(window, WindowPlan):
+        return {
+            **plan_summary(window),
+            "topics": list(window.topics),
+            "partitions": partition_bounds(window),
+        }
     return {
-        **plan_summary(plan),
-        "topics": list(plan.topics),
-        "partitions": partition_bounds(plan),
+        **window_facts(window.plan),
+        **window_summary(window),
+        "location": location_of(window.result),
     }
 
 
@@ -114,22 +153,37 @@ def inputs_of(facts: Mapping[str, Any], brokers: str) -> list[Any]:
 
 
 def outputs_of(facts: Mapping[str, Any]) -> list[Any]:
-    """Return a window's files, with the number of their records; empty before it is delivered, and for a table."""
+    """Return a window's files or its table, with the number of records; empty before it is delivered."""
     from openlineage.client.event_v2 import OutputDataset
-    from openlineage.client.facet_v2 import output_statistics_output_dataset
+    from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
-    place = place_of(facts.get("output"))
+    location: TableLocation | None = facts.get("location")
+    place = place_of(facts.get("output") if location is None else location.files)
     if place is None:
         return []
     counted: dict[str, Any] = {}
     if facts.get("records") is not None:
-        counted["outputStatistics"] = (
-            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                rowCount=facts["records"]
-            )
+        counted["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(
+            rowCount=facts["records"]
         )
     namespace, name = place
-    return [OutputDataset(namespace=namespace, name=name, outputFacets=counted)]
+    return [
+        OutputDataset(
+            namespace=namespace, name=name, facets=_symlinks(location), outputFacets=counted
+        )
+    ]
+
+
+def _symlinks(location: TableLocation | None) -> dict[str, Any]:
+    """Return the facet with a table's name in its catalogue; empty for files, and without the catalogue's address."""
+    from openlineage.client.facet_v2 import symlinks_dataset
+
+    if location is None or location.catalog is None:
+        return {}
+    table = symlinks_dataset.Identifier(
+        namespace=catalog_namespace(location.catalog), name=location.name or "", type="TABLE"
+    )
+    return {"symlinks": symlinks_dataset.SymlinksDatasetFacet(identifiers=[table])}
 
 
 def run_facets_of(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,22 +204,42 @@ def run_facets_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {FACET: kind(**{name: facts.get(name) for name in _FACTS})}
 
 
-def place_of(output: str | None) -> tuple[str, str] | None:
-    """Return an output's OpenLineage namespace and name, which are those that Spark reports for the same files.
+def place_of(files: str | None) -> tuple[str, str] | None:
+    """Return the OpenLineage namespace and name of files, which are those that Spark's listener reports.
 
-    None for a table: Spark reports it by the place of its files, which a task does not know.
+    None for a table's name: a table has the name of its files.
     """
-    if output is None:
+    if files is None or not (files.startswith("/") or SCHEME.match(files)):
         return None
-    if is_in_store(output):
-        address = address_of(output)
-        # A path in a file system begins with a slash, the key of an object does not.
-        slash = "/" if address.scheme == "abfss" else ""
-        return f"{address.scheme}://{address.bucket}", f"{slash}{address.key}"
-    if is_in_hdfs(output):
-        host, path = split_hdfs(output)
-        return host.removesuffix("://"), path
-    return ("file", output) if output.startswith("/") else None
+    scheme, authority, path = _split(files)
+    if scheme == "file":
+        return scheme, path
+    if scheme in _STORES:
+        path = path.lstrip("/") or "/"
+    return (f"{scheme}://{authority}" if authority else scheme), path
+
+
+def catalog_namespace(address: str) -> str:
+    """Return the OpenLineage namespace of a catalogue by its address: a server, or the folder of its tables."""
+    scheme, authority, path = _split(address)
+    if scheme == "file":
+        return f"file:{path}"
+    if scheme == "thrift":
+        return f"hive://{authority}"
+    return address if scheme.startswith("http") else f"{scheme}://{authority}{path}".rstrip("/")
+
+
+def _split(address: str) -> tuple[str, str, str]:
+    """Return scheme, authority and path; a path without a scheme is a local one."""
+    match = SCHEME.match(address)
+    if match is None:
+        return "file", "", address.rstrip("/") or "/"
+    authority, path = "", address[match.end() :]
+    if path.startswith("//"):
+        authority, slash, path = path[2:].partition("/")
+        path = slash + path
+    scheme = match[1].lower()
+    return _STORES.get(scheme, scheme), authority, path.rstrip("/") or "/"
 
 
 def namespace_of(brokers: str) -> str:
@@ -190,22 +264,15 @@ def _client() -> Any:
         return None
 
 
-def _event(
-    state: str,
-    run_id: str,
-    group_id: str,
-    brokers: str,
-    facts: Mapping[str, Any],
-    facets: Mapping[str, Any],
-) -> Any:
+def _event(state: str, run: _Run, group_id: str, brokers: str, facets: Mapping[str, Any]) -> Any:
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 
     return RunEvent(
         eventType=RunState[state],
         eventTime=datetime.now(UTC).isoformat(),
-        run=Run(runId=run_id, facets={**run_facets_of(facts), **facets}),
+        run=Run(runId=run.id, facets={**run_facets_of(run.facts), **facets}),
         job=Job(namespace=os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name=group_id),
         producer=_PRODUCER,
-        inputs=inputs_of(facts, brokers),
-        outputs=outputs_of(facts),
+        inputs=inputs_of(run.facts, brokers),
+        outputs=outputs_of(run.facts),
     )

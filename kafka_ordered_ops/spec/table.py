@@ -155,10 +155,31 @@ class StoredTable(Stored, frozen=True):
             raise JsonError(str(error)) from error
 
 
+class TableLocation(Stored, frozen=True):
+    """Where a table's files are, and how its catalogue names it."""
+
+    #: A path or the address of a folder, as the catalogue has it.
+    files: Text
+    #: The address of the catalogue, and the table's name there; `None` if the session does not have the address.
+    catalog: Text | None = None
+    name: Text | None = None
+
+
 def table_of(result: Mapping[str, Any] | None) -> str | None:
     """Return the table of a window's output, from the result in the ledger; None for another output."""
     table = result.get("table") if isinstance(result, Mapping) and "write" in result else None
     return table if isinstance(table, str) else None
+
+
+def location_of(result: Mapping[str, Any] | None) -> TableLocation | None:
+    """Return the location of a table, from the result in the ledger; None for another output, or an unknown location."""
+    stored = result.get("location") if isinstance(result, Mapping) and table_of(result) else None
+    if stored is None:
+        return None
+    try:
+        return TableLocation.parse(stored, "location")
+    except JsonError:
+        return None
 
 
 def _mode_of(value: object) -> TableMode:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.delivery.lineage import FACET
+from kafka_ordered_ops import OrderedWindows, Table, Window
+from kafka_ordered_ops.delivery.lineage import FACET, outputs_of, window_facts
+from kafka_ordered_ops.spark.write.table_output import KeptOutput
+from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.spec.table import TableLocation
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at
 
@@ -82,3 +85,59 @@ def test_a_window_is_delivered_whether_others_hear_of_it_or_not(
         window = Window("orders", at(5), starting_offsets="earliest")
         assert windows.run(window, str(tmp_path / "out")).records == 1
     assert "OpenLineage: no events are sent" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("location", "place", "symlink"),
+    [
+        (
+            TableLocation("/lake/orders", "/lake", "db.orders"),
+            ("file", "/lake/orders"),
+            ("file:/lake", "db.orders"),
+        ),
+        (
+            TableLocation("s3://lake/db/orders", "s3a://lake/", "db.orders"),
+            ("s3://lake", "db/orders"),
+            ("s3://lake", "db.orders"),
+        ),
+        (
+            TableLocation("gs://lake/orders", "http://catalog:8181/api/", "db.orders"),
+            ("gs://lake", "orders"),
+            ("http://catalog:8181/api/", "db.orders"),
+        ),
+        (
+            TableLocation("hdfs://nn/lake/orders", "thrift://metastore:9083", "db.orders"),
+            ("hdfs://nn", "/lake/orders"),
+            ("hive://metastore:9083", "db.orders"),
+        ),
+        (TableLocation("file:/lake/orders"), ("file", "/lake/orders"), None),
+        (None, None, None),
+    ],
+)
+def test_a_table_is_named_by_its_files_and_by_its_catalogue(
+    location: TableLocation | None, place: tuple[str, str] | None, symlink: tuple[str, str] | None
+) -> None:
+    """As the ledger has it, and as Spark's listener names it; an output without a location is in the facet only."""
+    with InMemoryKafka() as kafka, OrderedWindows(kafka.settings, "hourly") as windows:
+        kafka.create_topic("orders")
+        kafka.produce("orders", timestamp_ms=BASE_MS)
+        plan = windows.plan(Window("orders", at(5), starting_offsets="earliest"), "w")
+        kept = KeptOutput(
+            Table("lake.db.orders"),
+            "iceberg",
+            TableWrite.of(plan),
+            {"records": 1, "elapsed_ms": 1},
+            None,
+            True,
+            location=location,
+        )
+        windows.mark_written(plan, kept.to_json())
+        facts = window_facts(windows.show("w"))
+    assert facts["output"] == "lake.db.orders"
+    outputs = outputs_of(facts)
+    assert [(one.namespace, one.name) for one in outputs] == ([] if place is None else [place])
+    for output in outputs:
+        assert output.outputFacets["outputStatistics"].rowCount == 1
+        links = output.facets["symlinks"].identifiers if "symlinks" in output.facets else []
+        found = [(one.namespace, one.name, one.type) for one in links]
+        assert found == ([] if symlink is None else [(*symlink, "TABLE")])

@@ -1,60 +1,50 @@
-"""What OpenLineage is told of a window, by the structure of its provider's classes.
+"""What OpenLineage's provider for Airflow extracts from the operators, by its own classes.
 
-Its classes are stood in for by ones that keep what they are given: not every environment of the tests has the
-provider. With the provider itself: `test_airflow_standalone.py`.
+In a whole Airflow: `test_airflow_standalone.py`.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from airflow.providers.openlineage.extractors import OperatorLineage
+from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
-from kafka_ordered_ops import Window
-from kafka_ordered_ops.airflow import OrderedWindowOperator
-from kafka_ordered_ops.airflow.support.lineage import lineage_of
-from kafka_ordered_ops.delivery.lineage import FACET, namespace_of
+from kafka_ordered_ops import Copy, PartsMissingError, Window
+from kafka_ordered_ops.airflow import (
+    CommitWindowOperator,
+    OrderedWindowOperator,
+    PlanWindowOperator,
+    WindowPartOperator,
+)
+from kafka_ordered_ops.delivery.lineage import FACET, namespace_of, place_of
 from tests.support.airflow_context import context_of
 from tests.support.airflow_context import kafka_connection as kafka_connection
 
-
-class Kept:
-    """Any class of the provider's or the client's."""
-
-    def __init__(self, **given: Any) -> None:
-        self.given = given
+LOCAL = Copy("local")
 
 
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules that are imported, with what is used of them."""
-    statistics = "openlineage.client.facet_v2.output_statistics_output_dataset"
-    modules: dict[str, dict[str, Any]] = {
-        "airflow.providers.openlineage": {},
-        "airflow.providers.openlineage.extractors": {"OperatorLineage": Kept},
-        "openlineage": {},
-        "openlineage.client": {},
-        "openlineage.client.event_v2": {"InputDataset": Kept, "OutputDataset": Kept},
-        "openlineage.client.facet_v2": {"RunFacet": type("RunFacet", (), {})},
-        statistics: {"OutputStatisticsOutputDatasetFacet": Kept},
-    }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        for key, value in content.items():
-            setattr(module, key, value)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(
-        sys.modules["openlineage.client.facet_v2"],
-        statistics.rsplit(".", 1)[1],
-        sys.modules[statistics],
-        raising=False,
-    )
+def completed(task: Any) -> OperatorLineage[Any, Any]:
+    """What the provider takes of a task that has succeeded."""
+    found = DefaultExtractor(task).extract_on_complete(None)
+    assert found is not None
+    return found
 
 
-@pytest.mark.usefixtures("provider")
+def failed(task: Any) -> OperatorLineage[Any, Any]:
+    """What it takes of one that has failed."""
+    found = DefaultExtractor(task).extract_on_failure(None)
+    assert found is not None
+    return found
+
+
+def names(datasets: list[Any]) -> list[tuple[str, str]]:
+    """By which others know them."""
+    return [(one.namespace, one.name) for one in datasets]
+
+
 def test_topics_in_and_files_out(
     group_id: str, orders: str, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -66,21 +56,15 @@ def test_topics_in_and_files_out(
         mode="catch_up",
         window_id="w",
         output=str(tmp_path),
+        job=LOCAL,
     )
-    before = task.get_openlineage_facets_on_failure(None)
-    assert (before.given["inputs"], before.given["run_facets"]) == ([], {})
+    assert failed(task) == OperatorLineage()
     task.execute(context_of(12))
-    told = task.get_openlineage_facets_on_complete(None).given
-    assert [one.given for one in told["inputs"]] == [
-        {"namespace": f"kafka://{bootstrap}", "name": orders}
-    ]
-    [output] = told["outputs"]
-    assert (output.given["namespace"], output.given["name"]) == (
-        "file",
-        str(tmp_path / "window_id=w"),
-    )
-    assert output.given["outputFacets"]["outputStatistics"].given == {"rowCount": 3}
-    facet = told["run_facets"][FACET]
+    told = completed(task)
+    assert names(told.inputs) == [(f"kafka://{bootstrap}", orders)]
+    assert names(told.outputs) == [("file", str(tmp_path / "window_id=w"))]
+    assert told.outputs[0].outputFacets["outputStatistics"].rowCount == 3
+    facet = told.run_facets[FACET]
     assert (facet.window_id, facet.offsets, facet.partitions) == (
         "w",
         3,
@@ -88,39 +72,69 @@ def test_topics_in_and_files_out(
     )
 
 
-@pytest.mark.usefixtures("provider")
+def test_a_window_of_several_tasks_has_its_files_where_it_is_committed(
+    group_id: str, orders: str, bootstrap: str, tmp_path: Path
+) -> None:
+    """Each part reads the topics, of its own offsets; a commit that fails has no files."""
+    plan = PlanWindowOperator(
+        task_id="plan",
+        window=Window(orders, starting_offsets="earliest"),
+        group_id=group_id,
+        mode="catch_up",
+        window_id="w",
+        parts=2,
+    )
+    shares = plan.execute(context_of(12))
+    commit = CommitWindowOperator(task_id="commit", window=shares, output=str(tmp_path))
+    with pytest.raises(PartsMissingError):
+        commit.execute(context_of(12))
+    topics = [(f"kafka://{bootstrap}", orders)]
+    assert (names(failed(commit).inputs), failed(commit).outputs) == (topics, [])
+    offsets = 0
+    for share in shares:
+        part = WindowPartOperator(task_id="part", window=share, output=str(tmp_path), job=LOCAL)
+        part.execute(context_of(12))
+        told = completed(part)
+        assert (names(told.inputs), told.outputs) == (topics, [])
+        assert told.run_facets[FACET].window_id == "w"
+        offsets += told.run_facets[FACET].offsets
+    commit.execute(context_of(12))
+    told = completed(commit)
+    assert names(told.inputs) == topics
+    assert names(told.outputs) == [("file", str(tmp_path / "window_id=w"))]
+    assert told.outputs[0].outputFacets["outputStatistics"].rowCount == 3
+    facet = told.run_facets[FACET]
+    assert (facet.status, facet.records, facet.offsets) == ("published", 3, offsets)
+
+
 @pytest.mark.parametrize(
-    ("output", "places"),
+    ("files", "place"),
     [
-        ("/lake/w", [("file", "/lake/w")]),
-        ("s3://lake/orders/w", [("s3://lake", "orders/w")]),
-        ("gs://lake/orders/w", [("gs://lake", "orders/w")]),
+        ("/lake/w", ("file", "/lake/w")),
+        ("file:/lake/a b", ("file", "/lake/a b")),
+        ("file:///lake/w/", ("file", "/lake/w")),
+        ("s3://lake/orders/w", ("s3://lake", "orders/w")),
+        ("s3a://lake/orders/w", ("s3://lake", "orders/w")),
+        ("s3://lake", ("s3://lake", "/")),
+        ("gs://lake/orders/w", ("gs://lake", "orders/w")),
         (
-            "abfss://c@acc.dfs.core.windows.net/lake/w",
-            [("abfss://c@acc.dfs.core.windows.net", "/lake/w")],
+            "abfs://c@acc.dfs.core.windows.net/lake/w",
+            ("abfss://c@acc.dfs.core.windows.net", "lake/w"),
         ),
-        ("hdfs://namenode:8020/lake/w", [("hdfs://namenode:8020", "/lake/w")]),
-        ("hdfs://nameservice/lake/w", [("hdfs://nameservice", "/lake/w")]),
-        ("hdfs:///lake/w", [("hdfs", "/lake/w")]),
-        ("lake.orders", []),
-        (None, []),
+        ("hdfs://namenode:8020/lake/w", ("hdfs://namenode:8020", "/lake/w")),
+        ("hdfs://nameservice/lake/w", ("hdfs://nameservice", "/lake/w")),
+        ("hdfs:///lake/w", ("hdfs", "/lake/w")),
+        ("dbfs:/lake/w", ("dbfs", "/lake/w")),
+        ("lake.orders", None),
+        ("delta.`/lake/orders`", None),
+        (None, None),
     ],
 )
 def test_files_are_named_as_every_producer_names_them(
-    output: str | None, places: list[tuple[str, str]]
+    files: str | None, place: tuple[str, str] | None
 ) -> None:
     """By OpenLineage's own rules, as Spark's listener has them; a table's name says not where it is."""
-    told = lineage_of({"topics": [], "output": output}, "one:1").given
-    found = [(one.given["namespace"], one.given["name"]) for one in told["outputs"]]
-    assert found == places
-
-
-@pytest.mark.usefixtures("provider")
-def test_a_window_that_failed_has_no_files() -> None:
-    """What it was to read is known from its plan."""
-    told = lineage_of({"topics": ["a", "b"], "window_id": "w"}, "one:1,two:2").given
-    assert [one.given["name"] for one in told["inputs"]] == ["a", "b"]
-    assert told["outputs"] == []
+    assert place_of(files) == place
 
 
 @pytest.mark.parametrize(

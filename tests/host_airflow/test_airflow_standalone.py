@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -408,25 +408,40 @@ def test_an_edited_dag_and_an_old_run(
 
 @pytest.mark.long
 def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None:
-    """By its own provider: the topic, the files with their number of records, and which window it was."""
+    """By its own provider: the topic, the files with their number of records, and which window it was.
+
+    Of a window of several tasks, the parts have the topic, and the commit has the files as well.
+    """
     records = within(fill("lineage", times(T0, T0 + 2 * HOUR)), T0 + HOUR)
     house.airflow.trigger("lineage", "once", **up_to(T0 + HOUR))
     house.airflow.await_run("lineage", "once")
-    facts = house.airflow.xcom("lineage", "once", "orders")
-    [event] = house.airflow.until(
-        lambda: [one for one in house.lineage_of("lineage.orders") if one["inputs"]],
-        lambda: f"the task's end: {house.lineage_of('lineage.orders')}",
+    topic = [(f"kafka://{house.bootstrap}", house.name("lineage"))]
+    for task in ("orders", "commit"):
+        facts = house.airflow.xcom("lineage", "once", task)
+        [event] = _told_of(house, task, 1)
+        assert event["eventType"] == "COMPLETE"
+        assert [(one["namespace"], one["name"]) for one in event["inputs"]] == topic
+        [files] = event["outputs"]
+        assert (files["namespace"], files["name"]) == ("file", facts["output"])
+        assert files["outputFacets"]["outputStatistics"]["rowCount"] == len(records)
+        window = event["run"]["facets"]["kafka_ordered_ops_window"]
+        told = {"window_id", "group", "cutoff", "status", "offsets", "partitions", "records"}
+        assert {name: window[name] for name in told} == {name: facts[name] for name in told}
+    for event in _told_of(house, "part", 2):
+        assert [(one["namespace"], one["name"]) for one in event["inputs"]] == topic
+        assert event["outputs"] == []
+
+
+def _told_of(house: House, task: str, count: int) -> list[dict[str, Any]]:
+    """The events of a task's end, once there are so many."""
+
+    def found() -> list[dict[str, Any]]:
+        events = [one for one in house.lineage_of(f"lineage.{task}") if one["inputs"]]
+        return events if len(events) == count else []
+
+    return house.airflow.until(
+        found, lambda: f"the end of {task}: {house.lineage_of(f'lineage.{task}')}"
     )
-    assert event["eventType"] == "COMPLETE"
-    [topic] = event["inputs"]
-    assert topic["namespace"] == f"kafka://{house.bootstrap}"
-    assert topic["name"] == house.name("lineage")
-    [files] = event["outputs"]
-    assert (files["namespace"], files["name"]) == ("file", facts["output"])
-    assert files["outputFacets"]["outputStatistics"]["rowCount"] == len(records)
-    window = event["run"]["facets"]["kafka_ordered_ops_window"]
-    told = {"window_id", "group", "cutoff", "status", "offsets", "partitions", "records"}
-    assert {name: window[name] for name in told} == {name: facts[name] for name in told}
 
 
 # --- the examples ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from kafka_ordered_ops import Application, ConfigError, Earliest, OrderedWindows, Table
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.spark import SparkSubmit
+from kafka_ordered_ops.spec.table import location_of
 from tests.support.spark_support import Crash, spark, spark41_conf
 from tests.support.submit_support import application, small
 from tests.support.tables_support import WAREHOUSE, Lake, lake_spark, tables_conf
@@ -83,7 +84,11 @@ def test_an_application_s_window_is_appended_once(
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         first = windows.run(asked, to, job=how)
         again = windows.run(asked, to, job=how)
+        located = location_of(windows.show(first.window_id).result)
     assert (first.ran, first.records, first.output) == (True, 3, lake.table)
+    assert located is not None
+    assert located.files == f"{located.catalog}/{(located.name or '').replace('.', '/')}"
+    assert located.catalog == lake_spark.conf.get(WAREHOUSE)
     assert (again.ran, again.status) == (False, WindowStatus.PUBLISHED)
     assert _offsets(lake) == [0, 1, 3]
     assert lake.staged_count() == 0

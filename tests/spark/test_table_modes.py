@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,7 @@ from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_table
 from kafka_ordered_ops.spark.write.write_session import session_with
+from kafka_ordered_ops.spec.table import TableLocation
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -399,3 +401,27 @@ def test_a_store_on_which_two_drivers_lose_commits_is_named(
     with caplog.at_level(logging.WARNING):
         TableFacts(session, "o", format_, location, "lake.db.o").warn_of_unsafe_store()
     assert [told in one.getMessage() for one in caplog.records] == ([True] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("conf", "address"),
+    [
+        ({"type": "hadoop", "warehouse": "s3://lake", "uri": "x"}, "s3://lake"),
+        ({"type": "REST", "uri": "https://catalog/api", "warehouse": "w"}, "https://catalog/api"),
+        ({"catalog-impl": "org.apache.iceberg.rest.RESTCatalog", "uri": "https://c"}, "https://c"),
+        ({"type": "rest", "uri": "https://user:secret@catalog"}, None),
+        ({"type": "jdbc", "uri": "jdbc:postgresql://host/db?password=secret"}, None),
+        ({"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog", "warehouse": "s3://w"}, None),
+        ({}, None),
+    ],
+)
+def test_a_table_s_catalogue_has_its_address_without_secrets(
+    conf: dict[str, str], address: str | None
+) -> None:
+    """Only where its kind has one; the files are known in any case."""
+    session: Any = SimpleNamespace(
+        conf={f"spark.sql.catalog.lake.{name}": value for name, value in conf.items()}
+    )
+    at = TableFacts(session, "o", "iceberg", "s3://lake/o", "lake.db.o").at
+    name = None if address is None else "db.o"
+    assert at == TableLocation("s3://lake/o", address, name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Policy, Table
+from kafka_ordered_ops.spec.table import location_of
 from tests.support.iceberg_rest import iceberg_rest
 from tests.support.spark_support import spark
 from tests.support.tables_support import Lake
@@ -66,6 +67,12 @@ def test_windows_come_once_in_every_mode(
         assert not run(first, "a")
         if mode != "append":
             assert run(first, "a", policy=Policy(on_covered="replay"))
+        at = location_of(windows.show("a").result)
+    url = rest_spark.conf.get(f"spark.sql.catalog.{_CATALOG}.uri")
+    name = lake.table.removeprefix(f"{_CATALOG}.")
+    assert at is not None
+    assert (at.catalog, at.name) == (url, name)
+    assert at.files.endswith(f"/warehouse/{name.replace('.', '/')}")
     wanted = [("a", n) for n in _FIRST] + [("b", n) for n in _SECOND]
     assert _rows(lake, "window_id", "offset") == wanted
     assert lake.staged_count() == 0

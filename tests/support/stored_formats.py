@@ -37,7 +37,7 @@ from kafka_ordered_ops.relay.log import secret_of, secret_value
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_stages import publication_id, publication_of
 from kafka_ordered_ops.spark.write.table_write import TableCommit
-from kafka_ordered_ops.spec.table import TableMode
+from kafka_ordered_ops.spec.table import TableLocation, TableMode
 from tests.support.stored_readers import (
     access_token,
     as_text,
@@ -189,6 +189,17 @@ def _results() -> Iterator[tuple[str, Format]]:
         "result: table",
         Format(
             KEPT,
+            lambda one: as_text(one.to_json()),
+            lambda one: KeptOutput.from_json(parsed(one)),
+            (raised(),),
+            OutputVersionError,
+        ),
+    )
+    located = replace(KEPT, location=TableLocation("s3://lake/orders", "https://c", "l.orders"))
+    yield (
+        "result: table with its location",
+        Format(
+            located,
             lambda one: as_text(one.to_json()),
             lambda one: KeptOutput.from_json(parsed(one)),
             (raised(),),

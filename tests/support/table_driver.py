@@ -126,6 +126,7 @@ class FileFacts:
     of: FileTable
     table: str
     format: str = "iceberg"
+    at: None = None
 
     def rows_shown(self, window_id: str) -> int:
         shown = self.of.content()["shown"]

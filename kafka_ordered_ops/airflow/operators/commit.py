@@ -13,6 +13,7 @@ from kafka_ordered_ops.airflow.operators.follower import (
     whole_fact,
 )
 from kafka_ordered_ops.airflow.support.facts import delivery_facts
+from kafka_ordered_ops.airflow.support.lineage import LineageTask
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
 from kafka_ordered_ops.airflow.support.places import (
     Output,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 JobReport = Mapping[str, Any] | Sequence[Any] | str | float | XComArg | None
 
 
-class CommitWindowOperator(WindowFollower):
+class CommitWindowOperator(LineageTask, WindowFollower):
     """Commits a planned window after upstream tasks have delivered it. Repeating it changes nothing.
 
     Takes the arguments of `WindowFollower`, and:
@@ -82,6 +83,7 @@ class CommitWindowOperator(WindowFollower):
             planned_facts = self.planned_facts()
             record = windows.show(str(planned_facts["window_id"]))
             plan = as_planned(record.plan, planned_facts)
+            self.report_lineage(windows, plan)
             # Check the owner first: for another attempt's window, the error would only report missing staged files.
             check_owned(record, plan)
             parts = None
@@ -90,7 +92,9 @@ class CommitWindowOperator(WindowFollower):
             done = windows.commit(plan, self._staged(plan, record, parts, place))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
             # Another task has run the job.
-            facts = delivery_facts(windows.show(plan.window_id), ran=True)
+            committed = windows.show(plan.window_id)
+            self.report_lineage(windows, committed)
+            facts = delivery_facts(committed, ran=True)
         add_to_outlets(context, self.outlets, facts)
         return facts
 

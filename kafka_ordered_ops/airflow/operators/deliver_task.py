@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_records
 from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
-from kafka_ordered_ops.airflow.support.lineage import lineage_of
+from kafka_ordered_ops.airflow.support.lineage import LineageTask
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
 from kafka_ordered_ops.delivery.host import Stop
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import Delivery, OrderedWindows
 
 
-class DeliverTask(PlanTask):
+class DeliverTask(LineageTask, PlanTask):
     """A task that plans a window, delivers it and commits."""
 
     #: Set when the task must end.
@@ -29,21 +29,10 @@ class DeliverTask(PlanTask):
         super().__init__(**kwargs)
         #: The facts for the link, once the window is planned.
         self.link_facts: dict[str, Any] | None = None
-        #: The facts for OpenLineage, as far as they are known.
-        self._known: dict[str, Any] = {}
-        self._brokers = ""
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Return arguments of `OrderedWindows`: a scan ends when the task must end."""
         return {**super().windows_options(context), "progress": self._scanned}
-
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """Return topics and files, for the OpenLineage provider."""
-        return lineage_of(self._known, self._brokers)
-
-    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """Return the topics of a failed task, and its files if it had committed before."""
-        return lineage_of(self._known, self._brokers)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, deliver, commit."""
@@ -54,12 +43,13 @@ class DeliverTask(PlanTask):
                 self._opened_job(windows, times) as job,
             ):
                 plan = self.plan(windows, context, times)
-                self.link_facts = self._known = plan_facts(plan)
-                self._brokers = windows.settings.bootstrap_servers
+                self.link_facts = plan_facts(plan)
+                self.report_lineage(windows, plan)
                 if self.skips(plan):
                     self.skip_empty(windows, plan)
-                facts = self._delivered(self._deliver(windows, plan, job), plan, times)
-        self._known = facts
+                delivery = self._deliver(windows, plan, job)
+                facts = self._delivered(delivery, plan, times)
+                self.report_lineage(windows, delivery.record)
         add_to_outlets(context, self.outlets, facts)
         return facts
 

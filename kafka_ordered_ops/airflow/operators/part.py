@@ -8,6 +8,7 @@ from typing import Any
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.follower import PlannedWindow, WindowFollower, whole_fact
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
+from kafka_ordered_ops.airflow.support.lineage import LineageTask
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.delivery.arguments import arguments
@@ -15,7 +16,7 @@ from kafka_ordered_ops.spec.jobs import Job
 from kafka_ordered_ops.spec.table import Table
 
 
-class WindowPartOperator(JobTask, WindowFollower):
+class WindowPartOperator(LineageTask, JobTask, WindowFollower):
     """Runs a job on one part of a window that was split, and reports it; `CommitWindowOperator` commits them all.
 
     ::
@@ -72,6 +73,8 @@ class WindowPartOperator(JobTask, WindowFollower):
             index = whole_fact(planned_facts, "part", greatest=count - 1)
             self.check_job(windows.settings, windows.group_id)
             part = shares(self.planned(windows), count)[index]
+            # Its topics: the files become visible by the task that commits.
+            self.report_lineage(windows, part)
             staged = self.run_job(part, windows.settings)
             windows.report(part, staged)
             return {

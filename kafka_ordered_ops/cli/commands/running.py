@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.core.window.window_id import default_window_id
+from kafka_ordered_ops.delivery.lineage import run_lineage
 from kafka_ordered_ops.delivery.summary import held_texts
 from kafka_ordered_ops.delivery.verdict import check_same_output, delivered_again
 from kafka_ordered_ops.windows import Delivery, Policy
@@ -61,6 +62,7 @@ def deliver(
     with (
         sink.opened(connection.settings(), questions) as find_output,
         connection.open(screen) as windows,
+        run_lineage(windows.group_id, windows.settings.bootstrap_servers) as say,
         screen.progress("planning"),
     ):
         plans = delivered_again(
@@ -68,10 +70,12 @@ def deliver(
             windows.plan_many(questions, window_ids, policy, place=sink.publishes_to),
             policy.on_covered,
         )
+        say(*plans)
         writer = sink.writer(windows.settings, screen)
         after = windows.deliver_many(plans, writer, find_output)
         for delivery in after:
             check_same_output(delivery, sink.destination)
+        say(*(delivery.record for delivery in after))
         requested = [
             name or default_window_id(windows.group_id, question)
             for question, name in zip(questions, window_ids, strict=True)

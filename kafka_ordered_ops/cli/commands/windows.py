@@ -197,12 +197,20 @@ def commit_window(
 ) -> None:
     """Commit a window after your own job has read it. With --output, publish the job's output there."""
     storage.hide_options(screen)
-    with connection.open(screen) as windows, screen.progress("committing"):
+    from kafka_ordered_ops.delivery.lineage import run_lineage
+
+    with (
+        connection.open(screen) as windows,
+        run_lineage(windows.group_id, windows.settings.bootstrap_servers) as say,
+        screen.progress("committing"),
+    ):
         record = windows.show(window_id)
+        say(record.plan)
         # The output of a `run` is published too: readers do not see it before.
         staged = _written_output(record, root, storage.storage_options)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
+        say(record)
     _end(screen, connection, record)
 
 
@@ -248,17 +256,24 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
     """Read a committed window again into another folder or table. Commits nothing."""
     from kafka_ordered_ops.cli.show.facts import delivery_json
     from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.delivery.lineage import run_lineage
     from kafka_ordered_ops.delivery.summary import window_summary
 
     sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id)
-    with connection.open(screen) as windows, screen.progress("planning"):
+    with (
+        connection.open(screen) as windows,
+        run_lineage(windows.group_id, windows.settings.bootstrap_servers) as say,
+        screen.progress("planning"),
+    ):
         plan = windows.replay(window_id)
+        say(plan)
         with sink.opened(windows.settings, [plan.window]):
             [output] = sink.writer(windows.settings, screen)([plan])
             output.publish()
         record, state = windows.show(window_id), windows.state()
-    replayed = WindowRecord(plan=record.plan, result=output.to_json())
+        replayed = WindowRecord(plan=record.plan, result=output.to_json())
+        say(replayed)
     if screen.as_json:
         screen.emit(delivery_json(replayed, state=state, ran=True))
     else:

@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.spark.write.table_errors import beside_others, told_by
 from kafka_ordered_ops.spark.write.table_rules import quoted as quoted
 from kafka_ordered_ops.spark.write.table_rules import required, required_inside
+from kafka_ordered_ops.spec.table import TableLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,9 @@ _SCHEME: Final = re.compile(r"([a-z0-9]+)://")
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 #: Stores without atomic renames, where a Hadoop catalogue loses commits.
 _STORES: Final = _S3 | {"gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cos"}
+
+#: By the kind of an Iceberg catalogue: the setting with its address, without secrets.
+_ADDRESSES: Final = {"hadoop": "warehouse", "hive": "uri", "nessie": "uri", "rest": "uri"}
 
 #: The prefix of a constraint's name in a Delta table's properties.
 _CHECK: Final = "delta.constraints."
@@ -118,6 +122,27 @@ class TableFacts:
     def catalog(self) -> str:
         """The catalogue's name."""
         return self.full_name.partition(".")[0]
+
+    @cached_property
+    def at(self) -> TableLocation | None:
+        """Where other programs find the table; None if its catalogue does not report the files."""
+        if not self.location:
+            return None
+        setting = _ADDRESSES.get(self._catalog_kind)
+        address = None if setting is None else self._catalog_setting(setting)
+        if not address or "@" in address:
+            # In front of an @ there may be a password.
+            return TableLocation(self.location)
+        return TableLocation(self.location, address, self.full_name.partition(".")[2])
+
+    @property
+    def _catalog_kind(self) -> str:
+        """The kind of an Iceberg catalogue, such as ``rest``, also where its class is set instead; empty for others."""
+        kind = self._catalog_setting("type") or self._catalog_setting("catalog-impl") or ""
+        return kind.rpartition(".")[2].removesuffix("Catalog").lower()
+
+    def _catalog_setting(self, name: str) -> str | None:
+        return self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{name}", None)
 
     @cached_property
     def schema(self) -> Any:
@@ -312,16 +337,13 @@ class TableFacts:
                     _SINGLE_DRIVER,
                     scheme,
                 )
-        if self.format == "iceberg" and scheme in _STORES:
-            prefix = f"spark.sql.catalog.{self.catalog}"
-            kind = conf.get(f"{prefix}.type", None) or conf.get(f"{prefix}.catalog-impl", "") or ""
-            if kind == "hadoop" or kind.endswith("HadoopCatalog"):
-                _log.warning(
-                    "%s is in a Hadoop catalogue on %s: commits of two drivers at the same time can overwrite each "
-                    "other. Write from one driver only, or use a REST, Hive, JDBC, Glue or Nessie catalogue.",
-                    self.table,
-                    scheme,
-                )
+        if self.format == "iceberg" and scheme in _STORES and self._catalog_kind == "hadoop":
+            _log.warning(
+                "%s is in a Hadoop catalogue on %s: commits of two drivers at the same time can overwrite each "
+                "other. Write from one driver only, or use a REST, Hive, JDBC, Glue or Nessie catalogue.",
+                self.table,
+                scheme,
+            )
 
 
 def _in_full(spark: SparkSession, table: str) -> str:

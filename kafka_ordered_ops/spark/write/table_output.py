@@ -26,7 +26,7 @@ from kafka_ordered_ops.spark.write.table_errors import (
 from kafka_ordered_ops.spark.write.table_evolution import StoredAddition
 from kafka_ordered_ops.spark.write.table_formats import TableFormat, TableState, is_repeatable
 from kafka_ordered_ops.spark.write.table_write import StoredWrite, TableWrite
-from kafka_ordered_ops.spec.table import StoredTable, Table, TableMode
+from kafka_ordered_ops.spec.table import StoredTable, Table, TableLocation, TableMode
 
 #: Version of the JSON in the ledger.
 TABLE_VERSION: Final = 1
@@ -173,6 +173,7 @@ class TableOutput:
             self.published,
             self.dead_letters,
             None if self.bad is None else self.bad.entry,
+            self.format.facts.at,
         )
 
     # --- publishing ----------------------------------------------------------------------------------
@@ -389,6 +390,7 @@ class KeptOutput:
     published: bool
     dead_letters: DeadLetters | None = None
     bad: KeptOutput | None = None
+    location: TableLocation | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON."""
@@ -404,6 +406,7 @@ class KeptOutput:
             "facts": dict(self.facts),
             "published": self.published,
             **({} if self.bad is None else {"bad": self.bad.to_json()}),
+            **({} if self.location is None else {"location": self.location.to_json()}),
         }
         return with_dead_letters(result, self.dead_letters)
 
@@ -437,6 +440,7 @@ class KeptOutput:
                 stored.published,
                 letters,
                 bad,
+                stored.location,
             )
         except JsonError:
             return None
@@ -461,3 +465,4 @@ class _Stored(StoredTable, frozen=True):
     published: bool
     dead_letters: StoredDeadLetters | None = None
     bad: dict[str, Any] | None = None
+    location: TableLocation | None = None

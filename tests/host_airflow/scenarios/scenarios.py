@@ -16,8 +16,14 @@ from airflow.sdk import (
     PartitionedAssetTimetable,
 )
 
-from kafka_ordered_ops import Policy, Window
-from kafka_ordered_ops.airflow import OrderedWindowOperator, PartitionsLiveSensor
+from kafka_ordered_ops import Copy, Policy, Window
+from kafka_ordered_ops.airflow import (
+    CommitWindowOperator,
+    OrderedWindowOperator,
+    PartitionsLiveSensor,
+    PlanWindowOperator,
+    WindowPartOperator,
+)
 
 if TYPE_CHECKING:
     from kafka_ordered_ops import WindowPlan
@@ -189,3 +195,10 @@ with DAG(
 
 with dag("lineage"):
     OrderedWindowOperator(mode="auto", task_id="orders", **own("lineage"))
+    several = own("lineage") | {"group_id": f"lineage-parts-{RUN}"}
+    output = several.pop("output") + "-parts"
+    plan = PlanWindowOperator(mode="auto", task_id="plan", parts=2, **several)
+    part = WindowPartOperator.partial(task_id="part", output=output, job=Copy("local")).expand(
+        window=plan.output
+    )
+    part >> CommitWindowOperator(task_id="commit", window=plan.output, output=output)
