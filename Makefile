@@ -21,7 +21,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
 # Four tests at a time, also on two cores: they wait more than they work. Each worker has a broker of its own, and tests
-# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end. Up to three
+# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end. Up to five
 # tests that fail are run once more, alone.
 FOUR_AT_A_TIME := --numprocesses 4 --dist loadfile --max-worker-restart 0
 PYTEST := $(BIN)/python -m tests.support.once_more $(FOUR_AT_A_TIME)
@@ -82,19 +82,20 @@ $(SPARK_CLASSES): $(STAMP)
 	@rm -f $@
 	$(BIN)/python -m tests.support.spark_classes
 
-# Tests of the native reader are skipped where it is not on the path.
-test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
-	$(PYTEST) -m "(not slow or native) and not long and not spark41 and not airflow and not dagster_real"
-
-test-ci: docs test-spark41 test-airflow31 test-slow test-airflow ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
+# Tests of the native reader are skipped where it is not on the path. One run of both kinds starts brokers and Sparks once.
+OTHERS := long or spark41 or airflow
+test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each (SLOW=yes: and those of some seconds)
+	$(PYTEST) -m "$(if $(SLOW),,(not slow or native) and not dagster_real and) not ($(OTHERS))"
 
 test-slow: $(SPARK_CLASSES) ## Tests of some seconds, and a whole Dagster
-	$(PYTEST) -m "(slow or dagster_real) and not native and not long and not airflow"
+	$(PYTEST) -m "(slow or dagster_real) and not native and not ($(OTHERS))"
+
+test-ci: docs test-spark41 test-airflow31 test-airflow ## Spark 4.1, Airflow 3.1, a whole Airflow, the documentation
 
 test-airflow: $(SPARK_CLASSES) ## A whole Airflow, with scheduler and web server
 	$(BIN)/python -m tests.support.once_more -m "airflow and not long" tests/host_airflow
 
-test-all: test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
+test-all: test-slow test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
 	$(BIN)/python -m pytest -m "long and not spark41"
 	$(MAKE) test-spark41 ON_SPARK41="(spark and not slow and not spark41) or (long and spark41)" WHERE_SPARK41=tests
 
@@ -113,7 +114,7 @@ test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make tes
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
-	$(AIRFLOW31)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
+	$(AIRFLOW31)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "not spark and not airflow and not long $(ON_AIRFLOW31)" tests/host_airflow
 
 test-celery: $(STAMP) ## An Airflow with Celery's workers; needs redis-server
 	rm -rf $(CELERY)

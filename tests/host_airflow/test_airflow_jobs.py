@@ -370,7 +370,7 @@ def test_an_application_by_spark_submit(
     assert committed(windows, orders) == [4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_kill_ends_an_application(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path

@@ -87,7 +87,7 @@ def test_the_first_hour_goes_as_the_page_tells_it(
     assert found == [*[(0, True)] * 22, (2, True), (10, True)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_asset_with_spark_runs_as_the_page_has_it(
     bootstrap: str, hour: str, group_id: str, tmp_path: Path

@@ -152,6 +152,7 @@ def _hold(house: House, asset: str) -> tuple[str, int, int]:
     return run_id, pid, step.parent
 
 
+@pytest.mark.long
 def test_a_step_is_killed(house: House) -> None:
     """By kill -9, with everything staged: nothing is told; the rerun from failure takes the same plan.
 
