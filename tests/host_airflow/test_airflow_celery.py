@@ -16,6 +16,9 @@ from tests.support.airflow_house import fill as fill
 from tests.support.celery_workers import CeleryWorker, Workers, celery_variables, missing, redis
 from tests.support.delivered import Records, delivered, times, within
 
+#: What a worker writes about a message of a task that runs.
+ELSEWHERE = "already running elsewhere"
+
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -115,3 +118,22 @@ def test_a_window_of_a_killed_worker_and_its_message(
     assert house.airflow.xcom("killed", "once", "orders")["attempt"] == 2
     check_exact(house, "killed", within(records, T0 + HOUR))
     assert house.statuses("killed") == [WindowStatus.PUBLISHED]
+
+
+def test_a_task_that_outlasts_the_visibility_timeout(
+    house: House, workers: Workers, fill: Callable[..., Records]
+) -> None:
+    """Redis gives its message to a worker again, which drops it: the one attempt delivers."""
+    records = fill("outlasting", times(T0, T0 + 2 * HOUR))
+    dropped = workers.log().count(ELSEWHERE)
+    worker, pid = begun(house, workers, "outlasting")
+    house.airflow.until(lambda: workers.received("outlasting") > 1, lambda: workers.log()[-6000:])
+    house.airflow.until(
+        lambda: workers.log().count(ELSEWHERE) > dropped, lambda: workers.log()[-6000:]
+    )
+    assert worker.has(pid)
+    house.let_go("outlasting", 1)
+    house.airflow.await_task("outlasting", "once", "orders", "success", tries=1)
+    assert house.airflow.xcom("outlasting", "once", "orders")["attempt"] == 1
+    check_exact(house, "outlasting", within(records, T0 + HOUR))
+    assert house.statuses("outlasting") == [WindowStatus.PUBLISHED]

@@ -39,7 +39,7 @@ def hold(window: OpenWindow, name: str) -> None:
 
 
 # What a worker does well needs no retry.
-for name, retries in (("shut_down", 0), ("ended", 2), ("killed", 2)):
+for name, retries in (("shut_down", 0), ("ended", 2), ("killed", 2), ("outlasting", 2)):
     with DAG(
         name,
         schedule=None,
