@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.cluster.cluster_facts import (
     TopicFacts,
     partitions_of,
 )
+from kafka_ordered_ops.core.errors import TopicRecreatedError
 from kafka_ordered_ops.core.group.checks import known_state
 from kafka_ordered_ops.core.group.decisions.adoption import LogNow
 from kafka_ordered_ops.core.group.decisions.truncation import KnownLogs, known_logs, seen_epochs
@@ -168,7 +169,11 @@ class GroupMover:
         }
         spans = log_spans(self.lookup, partitions, state.definition.isolation, seen_epochs(same))
         ends = {tp: span.log_end for tp, span in spans.items()}
-        cuts = find_cuts(self.lookup, self.group_id, same, ends)
+        try:
+            cuts = find_cuts(self.lookup, self.group_id, same, ends, topics)
+        except TopicRecreatedError:
+            # Since it was looked up: these are not the facts of one topic.
+            return self.look(settle=settle, takes_unknown=takes_unknown)
         logs = {
             tp: LogNow(
                 topics[tp.topic].topic_id,

@@ -73,13 +73,24 @@ class PlanFacts:
 
 
 def find_cuts(
-    lookup: LookupDoor, group_id: str, known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
+    lookup: LookupDoor,
+    group_id: str,
+    known: KnownLogs,
+    ends: Mapping[TopicPartition, LogEnd],
+    topics: Mapping[str, TopicFacts],
 ) -> dict[TopicPartition, int]:
     """Return the logs that were cut below their known end, each with the offset of the cut.
 
-    The ends of the logs must have been requested after the known ends were read.
+    The ends of the logs must have been requested after the known ends were read, and after the topics.
+
+    Raises:
+        TopicRecreatedError, UnknownTopicError: a log that seems to be cut is not that of the topic any more.
     """
-    return cut_logs(known, ends, lookup.diverged(group_id, doubtful(known, ends)))
+    cuts = cut_logs(known, ends, lookup.diverged(group_id, doubtful(known, ends)))
+    if cuts:
+        for name, facts in lookup.topics({tp.topic for tp in cuts}).items():
+            check_topic_id(group_id, facts, topics[name].topic_id)
+    return cuts
 
 
 def _cuts(
@@ -97,4 +108,4 @@ def _cuts(
         if (topic := topics.get(part.tp.topic)) is not None and topic.topic_id == part.topic_id
     }
     ends = log_ends(lookup, sorted(partitions), seen_epochs(*logs))
-    return [(known, find_cuts(lookup, group_id, known, ends)) for known in logs]
+    return [(known, find_cuts(lookup, group_id, known, ends, topics)) for known in logs]

@@ -144,7 +144,7 @@ class SnapshotReader:
         known = known_logs(view)
         facts = self._facts(windows, topics, known)
         ends = {fact.tp: LogEnd(fact.high_watermark, fact.leader_epoch) for fact in facts}
-        check_not_cut(self._group, known, find_cuts(self._lookup, self._group, known, ends))
+        check_not_cut(self._group, known, find_cuts(self._lookup, self._group, known, ends, topics))
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         state = view.state and with_newcomers(view.state, newcomers, windows[0])
         claims = replace(view, state=state).claims()
