@@ -180,8 +180,10 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
                 if plan.status.is_open or opened.has_output:
                     self.commit(plan, delivered[0])
             except NEVER_PUBLISHED as error:
-                give_back(self, [plan], error, fresh=[plan])
-                discard(self, dict(zip([plan.window_id], delivered, strict=False)))
+                try:
+                    give_back(self, [plan], error, fresh=[plan])
+                finally:
+                    discard(self, dict(zip([plan.window_id], delivered, strict=False)))
                 raise
 
     def _opened(self, work: WindowJob, plan: WindowPlan) -> OpenWindows:

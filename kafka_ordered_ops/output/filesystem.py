@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
@@ -333,12 +333,14 @@ def foreign_file_error(path: str) -> SinkError:
 
 def data_names(files: Files, folder: str) -> list[str]:
     """Return the names of an output's files in the order of its rows."""
+    return in_row_order(filter(is_data, files.names(folder)))
+
+
+def in_row_order(names: Iterable[str]) -> list[str]:
+    """Return the names of an output's files in the order of its rows."""
     # The numbers in a name: the part, the task, and the file of the task. Large numbers have more digits than their
     # padding; the rest of the name is the same for all files of one folder.
-    return sorted(
-        filter(is_data, files.names(folder)),
-        key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)],
-    )
+    return sorted(names, key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)])
 
 
 #: A file's name as Spark writes it: with its task, and with its number among the task's files.

@@ -288,6 +288,13 @@ class Layout:
         identity = (self.owner, self.root, self.part)
         return (marker.owner, marker.root, marker.part) == identity
 
+    def newer(self, marker: Layout | None) -> Self:
+        """Return the output of the newer attempt of this claim that a marker describes, in its place; else this output."""
+        if marker is None or marker.attempt <= self.attempt:
+            return self
+        newest = replace(self.placed_as(marker), attempt=marker.attempt)
+        return newest if newest.is_mine(marker) else self
+
     @classmethod
     def read(cls, files: Folders, root: str, folder: str) -> Self | None:
         """Return the output that a stage's marker describes, in the stage or moved out; None without a valid marker."""

@@ -41,8 +41,11 @@ class Publisher(Protocol):
     def staged(self, output: Output) -> Output | None:
         """Return the attempt's stage as it was sealed, if all of its files exist."""
 
-    def shown(self, output: Output) -> Output | None:
-        """Return the output that readers see, if it is this very attempt's and has all its rows."""
+    def shown(self, output: Output, *, newer: bool = False) -> Output | None:
+        """Return the output that readers see, if it is this very attempt's and has all its rows.
+
+        With `newer`, it may also be that of a newer attempt of the claim.
+        """
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage, if there is one."""

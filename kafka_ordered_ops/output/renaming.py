@@ -221,12 +221,19 @@ class RenamePublisher:
             with locked(files, [output]):
                 return whole_marker(files, output, output.stage_path)
 
-    def shown(self, output: Output) -> Output | None:
-        """Return the marker of the output that readers see, if it is this very attempt's and has all its rows."""
+    def shown(self, output: Output, *, newer: bool = False) -> Output | None:
+        """Return the marker of the output that readers see; see `Publisher`."""
         files = folders_of(output)
         with as_sink_error(f"{output.final_path} cannot be read"):
             look_after(files, output)
-            return shown_marker(files, self._shown_place(files, output))
+            marker = shown_marker(files, self._shown_place(files, output))
+            if marker is not None or not newer:
+                return marker
+            visible = output.read_visible(files, output.root, output.final_path)
+            for seen in (visible, *(marker for _, marker in other_places(files, output))):
+                if (newest := output.newer(seen)) is not output:
+                    return shown_marker(files, newest)
+            return None
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from kafka_ordered_ops.core.errors import (
@@ -18,7 +17,7 @@ from kafka_ordered_ops.core.errors import (
     SinkError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.checks import check_owns_output
+from kafka_ordered_ops.core.group.checks import check_owns_output, superseded
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.group.transitions import check_parts
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
@@ -123,8 +122,10 @@ def deliver(
         discard(steps, fresh)
         raise
     except NEVER_PUBLISHED as error:
-        give_back(steps, with_records, error, fresh=missing)
-        discard(steps, fresh)
+        try:
+            give_back(steps, with_records, error, fresh=missing)
+        finally:
+            discard(steps, fresh)
         raise
     # 7. Return the windows with their current status.
     records = steps.show_many([plan.window_id for plan in plans])
@@ -180,6 +181,12 @@ def _found(
         if record.status is not WindowStatus.PLANNED
     }
     outputs = reopen_each(reopen, results)
+    for plan, record in pairs:
+        found = outputs.get(plan.window_id)
+        newest = plan.attempt if found is None else newest_attempt(plan, found.to_json())
+        if plan.status.is_open and newest > plan.attempt:
+            # It has published the window since this attempt was planned.
+            raise superseded(replace(record, plan=replace(record.plan, attempt=newest)), plan)
     if (elsewhere := getattr(reopen, "elsewhere", None)) is not None:
         # An earlier call published the window to another place: there is nothing to find here.
         for plan, record in pairs:
@@ -238,13 +245,20 @@ def give_back(
 
     These are the window of the error, and `fresh` windows, which share one job. Other windows keep an earlier attempt's
     output.
+
+    Raises:
+        WindowSupersededError: another attempt owns the window of the error by now, and has published it.
     """
-    refused = error.facts.get("window_id")
+    refused, superseded = error.facts.get("window_id"), None
     for plan in plans:
         is_refused = plan.status.is_open and plan.window_id == refused
         if is_refused or (plan in fresh and plan.status is WindowStatus.PLANNED):
-            with suppress(WindowSupersededError):
+            try:
                 steps.abandon(plan)
+            except WindowSupersededError as newer:
+                superseded = newer if is_refused else superseded
+    if superseded is not None:
+        raise superseded from error
 
 
 def discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from kafka_ordered_ops import (
     RecordsLostError,
     StagedOutput,
     Window,
+    WindowPlan,
+    WindowSupersededError,
     stage_window,
 )
 from kafka_ordered_ops.airflow import OrderedWindowOperator
@@ -23,6 +26,7 @@ from kafka_ordered_ops.airflow.compat import AirflowSkipException
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.dagster import build_ordered_window_asset
+from kafka_ordered_ops.delivery.verdict import as_replay
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects.publisher import ManifestPublisher
 from kafka_ordered_ops.output.publisher import files_of
@@ -79,6 +83,103 @@ def test_run_shows_again_what_a_dead_replay_had_hidden(
     assert again.outcome == "already published; nothing was done"
     assert offsets(root) == ALL
     assert swapped(str(root)) == []
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+@pytest.mark.parametrize("kept", [True, False], ids=["records kept", "records gone"])
+def test_run_finds_what_a_dead_replay_has_published(
+    kafka: InMemoryKafka,
+    windows: OrderedWindows,
+    tmp_path: Path,
+    memory: Callable[[], str],
+    place: str,
+    kept: bool,
+) -> None:
+    """The replay died before the ledger had its attempt: the same call records it, and runs no job."""
+    root = str(tmp_path / "out") if place == "folder" else memory()
+    windows.run(asked(), root, window_id="w")
+    plan = as_replay(windows.replay("w"), windows.show("w").result, run_id="dies", try_number=1)
+    stage_window(plan, windows.settings, root).publish()
+    if not kept:
+        lose_records(kafka)
+    for _ in range(2):
+        again = windows.run(asked(), root, window_id="w")
+        assert again.outcome == "already published; nothing was done"
+    assert (windows.show("w").result or {})["attempt"] == plan.attempt
+    assert offsets(root) == ALL
+
+
+def test_run_finds_what_a_dead_replay_of_a_split_window_has_published(
+    windows: OrderedWindows, tmp_path: Path
+) -> None:
+    """The ledger has the parts, and readers see the whole of another attempt."""
+    root = tmp_path / "out"
+    whole = windows.plan(asked(), "w")
+    for part in windows.split(whole, 2):
+        windows.report(part, stage_window(part, windows.settings, root))
+    windows.run(asked(), root, window_id="w")
+    plan = as_replay(windows.replay("w"), windows.show("w").result, run_id="dies", try_number=1)
+    stage_window(plan, windows.settings, root).publish()
+    assert not windows.run(asked(), root, window_id="w").ran
+    assert (windows.show("w").result or {})["attempt"] == plan.attempt
+
+
+def test_a_slow_attempt_does_not_record_over_a_replay(
+    kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path
+) -> None:
+    """It has published, and a replay publishes and records, before it records its own publication."""
+    root = tmp_path / "out"
+    windows.run(asked(), root, window_id="w")
+    first = windows.show("w").result or {}
+    plan = as_replay(windows.replay("w"), first, run_id="again", try_number=1)
+
+    class Slow:
+        """Takes so long that a replay comes first."""
+
+        def to_json(self) -> Mapping[str, Any]:
+            return first
+
+        def publish(self) -> None:
+            with OrderedWindows(kafka.settings, GROUP) as other:
+                other.publish(plan, stage_window(plan, other.settings, root))
+
+        def discard(self) -> None:
+            raise AssertionError("it is published")
+
+    windows.publish(windows.replay("w"), Slow())
+    assert (windows.show("w").result or {})["attempt"] == plan.attempt
+
+
+def test_an_attempt_that_was_replayed_meanwhile_is_superseded(
+    windows: OrderedWindows, tmp_path: Path
+) -> None:
+    """Its job was started again by a host that had lost contact: another attempt's output is not passed off as its own."""
+    root = tmp_path / "out"
+    lost = windows.plan(asked(), "w")
+    windows.run(asked(), root, window_id="w")
+    assert windows.show("w").plan.attempt > lost.attempt
+    first = replace(lost, attempt=windows.show("w").plan.attempt)
+    plan = as_replay(windows.replay("w"), None, run_id="again", try_number=1)
+    windows.publish(plan, stage_window(plan, windows.settings, root))
+    with pytest.raises(WindowSupersededError, match=f"ledger has attempt {plan.attempt}"):
+        windows.deliver(first, lambda _: pytest.fail("its job runs"), StagedOutput.found)
+
+
+def test_an_attempt_whose_window_was_planned_again_is_superseded(
+    kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path
+) -> None:
+    """While its job runs: what readers see by then is no other program's output."""
+    root = tmp_path / "out"
+
+    def write(plan: WindowPlan) -> StagedOutput:
+        with OrderedWindows(kafka.settings, GROUP) as other:
+            other.abandon("w")
+            other.run(asked(), root, window_id="w")
+        return stage_window(plan, windows.settings, root)
+
+    with pytest.raises(WindowSupersededError, match="Another attempt took over"):
+        windows.deliver(windows.plan(asked(), "w"), write, StagedOutput.found)
+    assert offsets(root) == ALL
 
 
 def test_run_of_the_next_window_shows_it_again(
@@ -238,10 +339,10 @@ def test_a_published_window_is_looked_at_once(
         look = getattr(publisher, name)
 
         def counted(
-            self: Any, output: StagedOutput, name: str = name, look: Any = look
+            self: Any, output: StagedOutput, name: str = name, look: Any = look, **how: bool
         ) -> StagedOutput | None:
             looks.append(name)
-            found: StagedOutput | None = look(self, output)
+            found: StagedOutput | None = look(self, output, **how)
             return found
 
         monkeypatch.setattr(publisher, name, counted)

@@ -27,6 +27,7 @@ from kafka_ordered_ops import (
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import files
+from kafka_ordered_ops.output.contents import check_rows
 from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.layout import manifest_path
@@ -306,6 +307,24 @@ def test_clean_removes_old_stages_and_nothing_else(memory: MakeRoot) -> None:
     assert StagedOutput.clean(root, older_than=timedelta(0)) == 2
     assert waiting.exists()
     assert named_rows(root) == [1]
+
+
+def test_a_draft_that_is_cleaned_while_it_is_sealed_replaces_nothing(
+    memory: MakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too young an age was given: what was counted is what is published, or nothing."""
+    root = memory()
+    staged_rows(root, [1, 2, 3]).publish()
+
+    def then_clean(*args: Any) -> None:
+        check_rows(*args)
+        StagedOutput.clean(root, older_than=timedelta(0))
+
+    monkeypatch.setattr(publisher_module, "check_rows", then_clean)
+    newer = staged_rows(root, [1, 2, 3], attempt=2)
+    with pytest.raises(SinkError):
+        newer.publish()
+    assert named_rows(root) == [1, 2, 3]
 
 
 @pytest.mark.slow

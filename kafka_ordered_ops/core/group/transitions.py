@@ -60,7 +60,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan, newest_attempt
 
 #: While a window is processed, its claim's age is brought up to date this often. Its record holds the whole plan, and is
 #: not written with each report of processed offsets.
@@ -215,7 +215,11 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
         UnknownWindowError, WindowSupersededError
     """
     record = publishable(view, plan)
-    if record.status is WindowStatus.PUBLISHED and record.result == result:
+    if record.status is WindowStatus.PUBLISHED and (
+        record.result == result
+        # A replay has published the window again before this attempt could record its own publication.
+        or newest_attempt(plan, record.result) > newest_attempt(plan, result)
+    ):
         return record
     # An output that replaces a published one may be decoded in another way; that of an earlier attempt is as planned.
     is_replaced = record.status is WindowStatus.PUBLISHED
@@ -286,14 +290,14 @@ def abandon(
     record = known_window(view, window_id)
     if record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND):
         return record
+    if owner is not None:
+        check_owned(record, owner)
     if record.status.is_done:
         raise WindowSupersededError(
             f"window {window_id} of group {view.group_id} is {record.status}: its offsets are part of the "
             "group's progress and cannot be released. Replay the window to read the same records again",
             window_id=window_id,
         )
-    if owner is not None:
-        check_owned(record, owner)
     state = known_state(view)
     others = {
         part.tp.topic

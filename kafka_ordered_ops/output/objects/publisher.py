@@ -25,7 +25,7 @@ from kafka_ordered_ops.output.contents import Holding, check_rows, rows_in
 from kafka_ordered_ops.output.filesystem import (
     UNDER_WAY_NAME,
     as_sink_error,
-    data_names,
+    in_row_order,
 )
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
 from kafka_ordered_ops.output.objects.files import ObjectFiles
@@ -118,7 +118,8 @@ class ManifestPublisher:
             check_rows(output.window_id, path, holding, facts.get("records"))
             sealed = replace(output, facts=dict(facts), holding=holding)
             folder = path.removeprefix(f"{output.window_folder}/")
-            files = {f"{folder}/{name}": sizes[name] for name in data_names(self._files, path)}
+            # Those that were counted, whatever becomes of them since.
+            files = {f"{folder}/{name}": sizes[name] for name in in_row_order(sizes)}
             self._store.put(f"{path}/{DRAFT_SEAL}", Seal(sealed, files).to_bytes())
         return sealed
 
@@ -156,16 +157,17 @@ class ManifestPublisher:
                 return None
             return like(output, seal.output)
 
-    def shown(self, output: Output) -> Output | None:
-        """Return the output that readers see, if it is this very attempt's and all of its files exist."""
+    def shown(self, output: Output, *, newer: bool = False) -> Output | None:
+        """Return the output that readers see; see `Publisher`."""
         with as_sink_error(f"{output.final_path} cannot be read"):
             for _ in range(_TURNS):
                 seen = self._seen(output)
                 if seen.manifest is None or (published := seen.manifest.output) is None:
                     return None
+                output = output.newer(published) if newer else output
                 if not output.is_mine(published):
                     return None
-                if self._shows(published, seen.manifest, self._published_sizes(published)):
+                if self._shows(published, seen.manifest, self._sizes(published.final_path)):
                     return like(output, published)
                 if self._seen(output).state == seen.state:
                     return None
@@ -254,7 +256,7 @@ class ManifestPublisher:
         otherwise another publisher has finished in between, and removed what was looked for.
         """
         for turn in range(_TURNS + 1):
-            seen, present = self._seen(output), self._published_sizes(output)
+            seen, present = self._seen(output), self._sizes(output.final_path)
             try:
                 return seen, present, decide(seen, present)
             except SinkError:
@@ -363,7 +365,7 @@ class ManifestPublisher:
 
     def _is_copied(self, output: Layout, files: Mapping[str, int], taken: Manifest) -> bool:
         """Return whether all copies exist; False if another publisher took over and removed them."""
-        present = self._published_sizes(output)
+        present = self._sizes(output.final_path)
         wrong = [name for name, size in files.items() if present.get(name) != size]
         if not wrong:
             return True
@@ -377,7 +379,7 @@ class ManifestPublisher:
     def _clean(self, output: Layout) -> None:
         """Remove what the published output has made obsolete, and nothing that may still be published."""
         if (manifest := self._seen(output).manifest) is not None:
-            self._remove_older(output, manifest, self._published_sizes(output))
+            self._remove_older(output, manifest, self._sizes(output.final_path))
             # Otherwise the next publisher may need them too.
             if manifest.publisher is None:
                 self._remove_left(output, manifest)
@@ -482,14 +484,12 @@ class ManifestPublisher:
             raise part.incomplete_part_error(lost)
         return seal
 
-    def _published_sizes(self, output: Layout) -> dict[str, int]:
-        return {name: entry.size for name, entry in self._store.listed(output.final_path).items()}
+    def _sizes(self, folder: str) -> dict[str, int]:
+        return {name: entry.size for name, entry in self._store.listed(folder).items()}
 
     def _lost(self, output: Layout, seal: Seal) -> str | None:
         """Return how the staged files differ from those that were sealed; None if they do not."""
-        sizes = {
-            name: entry.size for name, entry in self._store.listed(output.window_folder).items()
-        }
+        sizes = self._sizes(output.window_folder)
         lost = [path for path, size in seal.files.items() if sizes.get(path) != size]
         if not lost:
             return None

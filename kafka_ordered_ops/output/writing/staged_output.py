@@ -213,9 +213,11 @@ class StagedOutput(Layout):
             outputs = [cls.from_json(value, storage_options) for value in several]
             if root is not None:
                 outputs = [replace(output, root=normal_root(root)) for output in outputs]
-            if not isinstance(parts, list):
-                return outputs[0]._found()
-            return cls.merged(outputs) if all(output._found() for output in outputs) else None
+            found = [output._found() for output in outputs]
+            if not isinstance(parts, list) or None in found:
+                return None if None in found else found[0]
+            # A replay may have published the whole window.
+            return found[0] if found[0] and found[0].part is None else cls.merged(outputs)
         except (JsonError, ConfigError):
             return None
 
@@ -224,8 +226,15 @@ class StagedOutput(Layout):
         whole = self.whole
         if self.part is not None and self.exists():
             return self
-        if whole.is_published():
-            return replace(self, seen_published=True)
+        if (seen := publisher_of(whole).shown(whole, newer=True)) is not None:
+            if seen.attempt == self.attempt:
+                return replace(self, seen_published=True)
+            # A replay that died has published it, and the ledger does not have it yet.
+            own: Any = {
+                "storage_options": self.storage_options,
+                "dead_letters": self.dead_letters,
+            }
+            return replace(seen, seen_published=True, **own)
         # Checked again: this attempt may have been published in between.
         return self if whole.exists() or whole.is_published() else None
 
