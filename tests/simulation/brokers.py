@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any
 
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.settings import TRANSACTION_TIMEOUT_MS
 from kafka_ordered_ops.testing.cluster import Cluster
@@ -94,7 +95,11 @@ class Coordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> None:
         """Let a group's offsets be committed with the producer's transaction."""
-        self._cluster.commit(group_id, offsets, self._transaction(name, epoch))
+        fate = self._transaction(name, epoch)
+        try:
+            self._cluster.commit(group_id, offsets, fate)
+        except UnknownTopicError:
+            raise Refused("UNKNOWN_TOPIC_OR_PART") from None
 
     def end(self, name: str, epoch: int, *, is_commit: bool) -> None:
         """Decide how the producer's transaction ends; its markers follow."""

@@ -6,6 +6,7 @@ is replaced here, request by request; see `patched`.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import threading
@@ -39,6 +40,7 @@ from kafka_ordered_ops.testing.log import PartitionLog
 from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.testing.reader import MemoryReader
 from tests.simulation.brokers import Fate, Refused
+from tests.simulation.folder import put_in
 from tests.simulation.world import World, world_named
 
 _Answer = TypeVar("_Answer")
@@ -50,7 +52,10 @@ _PAUSE_S: Final = 0.05
 _CODES: Final = {
     "FENCED": KafkaError._FENCED,
     "INVALID_TXN_STATE": KafkaError.INVALID_TXN_STATE,
+    "UNKNOWN_TOPIC_OR_PART": KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+#: Refusals after which the client makes a request again, until its time is over.
+_REPEATED: Final = ("CONCURRENT_TRANSACTIONS", "UNKNOWN_TOPIC_OR_PART")
 
 
 class SimulatedProducer:
@@ -123,7 +128,8 @@ class SimulatedProducer:
             lambda: self._patient(
                 lambda: self.world.coordinator.send_offsets(
                     self._name, self.epoch, group_id, offsets
-                )
+                ),
+                timeout_s,
             ),
             timeout_s,
             # A broker refuses offsets of a transaction that has ended.
@@ -166,14 +172,15 @@ class SimulatedProducer:
                 KafkaError(KafkaError._TIMED_OUT, "no answer in time", False, True, False)
             )
 
-    def _patient(self, call: Callable[[], object]) -> None:
+    def _patient(self, call: Callable[[], object], timeout_s: float = math.inf) -> None:
         """Make a request again while the end of the transaction before is being written, as the client does."""
+        deadline_s = self.world.scheduler.now_s + timeout_s
         while True:
             try:
                 call()
                 return
             except Refused as refused:
-                if refused.code != "CONCURRENT_TRANSACTIONS":
+                if refused.code not in _REPEATED or self.world.scheduler.now_s >= deadline_s:
                     raise
             self.world.scheduler.sleep(_PAUSE_S)
 
@@ -187,10 +194,10 @@ class SimulatedProducer:
             yield
         except Refused as refused:
             self.world.scheduler.told.append(f"          refused: {refused.code}")
-            self.is_fenced = True
-            error = KafkaException(
-                KafkaError(_CODES[refused.code], f"refused: {refused.code}", True, False, False)
-            )
+            is_abortable = refused.code == "UNKNOWN_TOPIC_OR_PART"
+            self.is_fenced = self.is_fenced or not is_abortable
+            text, flags = f"refused: {refused.code}", (not is_abortable, False, is_abortable)
+            error = KafkaException(KafkaError(_CODES[refused.code], text, *flags))
             if not later:
                 raise error from refused
             self._error = error
@@ -367,6 +374,10 @@ class _Clock:
         world = World.running
         return time.time() if world is None else world.scheduler.now_s
 
+    def time_ns(self) -> int:
+        """Return the history's clock."""
+        return int(self.time() * 1e9)
+
     def sleep(self, seconds: float) -> None:
         """Wait on the history's clock."""
         world = World.running
@@ -463,6 +474,8 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
         # The store.
         for place in (store, publisher, reading):
             set_(place, "open_store", _open_store)
+        # The file system.
+        put_in(monkeypatch, lambda: None if World.running is None else World.running.folder)
         yield monkeypatch
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import pytest
 from confluent_kafka import KafkaException
 
-from kafka_ordered_ops import SinkError, WindowPlan, WindowSupersededError
+from kafka_ordered_ops import WindowPlan
 from kafka_ordered_ops.core.cluster.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.group import checks, transitions
 from kafka_ordered_ops.core.group.checks import known_state
@@ -30,12 +29,9 @@ from kafka_ordered_ops.kafka.ledger import ledger as ledger_module
 from kafka_ordered_ops.kafka.ledger import transaction as transaction_module
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger.transaction import FencedTransaction
-from kafka_ordered_ops.output.objects.layout import Manifest
-from kafka_ordered_ops.output.objects.publisher import ManifestPublisher
-from kafka_ordered_ops.windows import delivery
+from tests.simulation import wrong_outputs, wrong_topics
 from tests.simulation.brokers import Fate
-from tests.simulation.clients import SimulatedProducer
-from tests.simulation.store import SimulatedStore
+from tests.simulation.clients import SimulatedOffsets, SimulatedProducer
 from tests.simulation.world import World
 
 Put = Callable[[pytest.MonkeyPatch], None]
@@ -295,82 +291,65 @@ def _committed_windows_abandoned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transitions, "abandon", also_committed)
 
 
-# --- outputs -------------------------------------------------------------------------------------
-
-
-def _published_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    finish = delivery._finish
-
-    def early(steps: Any, plans: Any, outputs: Mapping[str, Any], again: Any) -> None:
-        with suppress(SinkError, WindowSupersededError):
-            for plan in plans:
-                outputs[plan.window_id].publish()
-        finish(steps, plans, outputs, again)
-
-    patch.setattr(delivery, "_finish", early)
-
-
-def _written_without_conditions(patch: pytest.MonkeyPatch) -> None:
-    exact = SimulatedStore.put_if
-
-    def anyway(self: SimulatedStore, path: str, content: bytes, seen: Any) -> Any:
-        found = self._objects.get(path)
-        return exact(self, path, content, None if found is None else found.state)
-
-    patch.setattr(SimulatedStore, "put_if", anyway)
-
-
-def _named_before_they_are_copied(patch: pytest.MonkeyPatch) -> None:
-    put = ManifestPublisher._put
-
-    def early(self: ManifestPublisher, output: Any, manifest: Manifest, seen: Any) -> Any:
-        if manifest.publisher is not None and (seal := self._seal(output)) is not None:
-            names = manifest.left[len(manifest.left) - len(seal.files) :]
-            files = dict(zip(names, seal.files.values(), strict=True))
-            manifest = replace(manifest, output=seal.output, files=files)
-        return put(self, output, manifest, seen)
-
-    patch.setattr(ManifestPublisher, "_put", early)
-
-
-def _output_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    def nothing(steps: Any, plans: Any, outputs: Mapping[str, Any], again: Any) -> None:
-        steps.commit_many([plan for plan in plans if plan.status.is_open])
-
-    patch.setattr(delivery, "_finish", nothing)
-
-
 def _moments_not_compared(patch: pytest.MonkeyPatch) -> None:
+    read = SimulatedOffsets.read
+
+    def slowly(self: SimulatedOffsets, *args: Any, **options: Any) -> Any:
+        found = read(self, *args, **options)
+        self._world.scheduler.sleep(self._world.random.random())
+        return found
+
     patch.setattr(ledger_module, "are_of_one_moment", lambda *_: True)
+    # It takes a process that stops between the two reads, and another one that commits.
+    patch.setattr(SimulatedOffsets, "read", slowly)
 
 
 MUTANTS: Final = (
-    Mutant("init_transactions comes just before the commit", _fence_late, 1),
-    Mutant("the ledger is read before the fence", _read_before_fence, 1),
+    Mutant("init_transactions comes just before the commit", _fence_late, 16),
+    Mutant("the ledger is read before the fence", _read_before_fence, 112),
     Mutant("each change has a transactional id of its own", _an_id_for_each_change, 22),
-    Mutant("a commit without an answer counts as stored", _assumed_stored, 42),
+    Mutant("a commit without an answer counts as stored", _assumed_stored, 15),
     Mutant("the next attempt decides on what the first one has read", _not_read_again, 3),
-    Mutant("a producer is used again", _producer_used_again, 76),
+    Mutant("a producer is used again", _producer_used_again, 54),
     Mutant("the ledger is read up to its stable end", _read_to_the_stable_end, 2),
-    Mutant("the ledger is read before the committed offsets", _ledger_before_offsets, 13),
+    Mutant("the ledger is read before the committed offsets", _ledger_before_offsets, 34),
     Mutant(
         "offsets are committed outside of the transaction", _offsets_outside_of_the_transaction, 10
     ),
     Mutant("offsets are not committed", _offsets_not_sent, 0),
     Mutant("offsets and records are two transactions", _two_transactions, 3),
-    Mutant("any attempt may commit", _any_attempt_commits, 46),
-    Mutant("abandoned windows may commit", _abandoned_windows_commit, 46),
-    Mutant("committed windows may be abandoned", _committed_windows_abandoned, 34),
-    Mutant("windows take what open windows hold", _claims_not_seen, 3),
-    Mutant("drafts are not compared with what others have claimed since", _drafts_not_settled, 3),
+    Mutant("any attempt may commit", _any_attempt_commits, 4),
+    Mutant("abandoned windows may commit", _abandoned_windows_commit, 53),
+    Mutant("committed windows may be abandoned", _committed_windows_abandoned, 182),
+    Mutant("windows take what open windows hold", _claims_not_seen, 12),
+    Mutant("drafts are not compared with what others have claimed since", _drafts_not_settled, 12),
     Mutant("a window that is taken up keeps its attempt", _resumed_as_the_same_attempt, 0),
     Mutant("a window that is planned again keeps its claim", _planned_again_with_the_same_claim, 3),
     Mutant("progress is replaced by that of the window", _progress_replaced, 0),
-    Mutant("progress reaches up to the end of the window", _progress_up_to_the_end, 1),
+    Mutant("progress reaches up to the end of the window", _progress_up_to_the_end, 9),
     Mutant("offsets are committed one further", _committed_one_further, 0),
-    Mutant("outputs are published before the commit", _published_before_the_commit, 0),
-    Mutant("outputs are not recorded with the commit", _output_not_recorded, 0),
-    Mutant("manifests are written without conditions", _written_without_conditions, 38),
-    Mutant("manifests name files before they are copied", _named_before_they_are_copied, 0),
-    Mutant("offsets and ledger are not read at one moment", _moments_not_compared, 78),
+    Mutant("outputs are published before the commit", wrong_outputs.published_before_the_commit, 0),
+    Mutant("outputs are not recorded with the commit", wrong_outputs.output_not_recorded, 0),
+    Mutant(
+        "manifests are written without conditions", wrong_outputs.written_without_conditions, 41
+    ),
+    Mutant(
+        "manifests name files before they are copied", wrong_outputs.named_before_they_are_copied, 2
+    ),
+    Mutant("offsets and ledger are not read at one moment", _moments_not_compared, 60),
+    Mutant("replays that died are not found", wrong_outputs.dead_replays_not_found, 39),
+    Mutant("a folder is replaced by two renames", wrong_outputs.replaced_by_two_renames, 29),
+    Mutant("the root of a folder is not locked", wrong_outputs.root_not_locked, 9),
+    Mutant("what a dead replacement left is not healed", wrong_outputs.nothing_healed, 29),
+    Mutant(
+        "a marker leaves its stage before the tag", wrong_outputs.marker_moved_before_its_tag, 5
+    ),
+    Mutant(
+        "stages are removed without asking the ledger", wrong_outputs.cleaned_without_asking, 118
+    ),
+    Mutant("plans are read from whichever topic has the name", wrong_topics.read_by_name, 63),
+    Mutant("progress goes on in a recreated topic", wrong_topics.ids_not_compared, 18),
+    Mutant("an adoption keeps the progress of the other topic", wrong_topics.progress_kept, 18),
+    Mutant("an adoption leaves windows of the other topic open", wrong_topics.windows_left_open, 4),
+    Mutant("the logs of a recreated topic count as cut", wrong_topics.logs_counted_as_cut, 316),
 )

@@ -81,8 +81,8 @@ class Scheduler:
 
     # --- for workers ------------------------------------------------------------------------------
 
-    def command(self, what: str) -> None:
-        """Come to a command: the process may die before it, or others may come first."""
+    def command(self, what: str, *, deadly: int = 1) -> None:
+        """Come to a command: the process may die before it, `deadly` times as often, or others may come first."""
         worker = self._me()
         if worker is None:
             return
@@ -95,7 +95,7 @@ class Scheduler:
             self._fail(AssertionError(f"no end after {_COMMANDS_MAX} commands"))
             raise Crash
         self.now_s += self.random.random() * 0.004
-        if worker.crashes_left and self.random.random() < self.chances.crash:
+        if worker.crashes_left and self.random.random() < self.chances.crash * deadly:
             worker.crashes_left -= 1
             worker.is_dead = True
             self.crashes += 1

@@ -12,8 +12,8 @@ from tests.simulation.clients import patched
 from tests.simulation.histories import History, live
 from tests.simulation.mutants import MUTANTS, Mutant
 
-#: One for ten of `test_protocol.py`, which are faster.
-HISTORIES = int(os.environ.get("SIMULATED_HISTORIES", "1000")) // 10
+#: By night, one for fifteen of `test_protocol.py`, which are faster.
+HISTORIES = int(os.environ.get("SIMULATED_HISTORIES", "240")) // 15
 PIECES = 4
 #: A wrong protocol that its history does not find any more is found within so many.
 FOUND_WITHIN = 500
@@ -37,18 +37,25 @@ def test_histories_keep_every_guarantee(piece: int) -> None:
 
 
 def test_histories_are_full_of_life() -> None:
-    """Processes die, answers are lost and late, and others come first, in a handful of histories."""
-    outcomes = [live(History.of(seed)) for seed in range(12)]
+    """Processes die, answers are lost and late, topics are recreated, and others come first, in a handful of histories."""
+    outcomes = [live(History.of(seed)) for seed in (*range(6, 14), 29, 162)]
     told = {line.strip() for outcome in outcomes for line in outcome.told}
     assert sum(outcome.crashes for outcome in outcomes) >= 3
     assert told >= {"lost", "late", "unanswered", "twice", "refused: FENCED"}
+    assert told >= {"TopicRecreatedError", "UnknownTopicError"}
+    assert any(": exchange " in line for line in told)
+    assert {outcome.history.exchanges for outcome in outcomes if outcome.history.folder} == {
+        True,
+        False,
+    }
 
 
-def test_a_history_repeats() -> None:
-    """A seed is a history: told again, it is the same to the last command."""
-    first, again = (live(History.of(3)) for _ in range(2))
+@pytest.mark.parametrize("seed", [3, 162])
+def test_a_history_repeats(seed: int) -> None:
+    """A seed is a history: told again, it is the same to the last command, in a store and in a folder."""
+    first, again = (live(History.of(seed)) for _ in range(2))
     assert first.told == again.told
-    assert "python -m tests.simulation 3" in str(first)
+    assert f"python -m tests.simulation {seed}" in str(first)
 
 
 @pytest.mark.timeout(600)

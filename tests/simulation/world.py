@@ -1,4 +1,4 @@
-"""The world of one history: a Kafka, a store, their faults, and what is written meanwhile."""
+"""The world of one history: a Kafka, a store, a folder, their faults, and what is written meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import ClassVar, Final
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing import InMemoryKafka, Transaction
+from kafka_ordered_ops.testing.cluster import Topic
 from tests.simulation.brokers import Condition, Coordinator, Fate
+from tests.simulation.folder import SimulatedFolder
 from tests.simulation.scheduler import CALM, Chances, Scheduler
 from tests.simulation.store import SimulatedStore
 from tests.support.windows_support import BASE_MS
@@ -32,6 +34,8 @@ class Faults:
     expiry: bool = False
     #: The start of a log moves.
     retention: bool = False
+    #: The topic is deleted, and another one of its name is created.
+    recreation: bool = False
 
 
 class World:
@@ -40,7 +44,9 @@ class World:
     #: The world whose turn it is: one at a time in each process.
     running: ClassVar[World | None] = None
 
-    def __init__(self, seed: int, partitions: int, chances: Chances, faults: Faults) -> None:
+    def __init__(
+        self, seed: int, partitions: int, chances: Chances, faults: Faults, *, exchanges: bool
+    ) -> None:
         self.random = Random(seed)
         self.faults = faults
         self.scheduler = Scheduler(self.random, chances)
@@ -53,12 +59,16 @@ class World:
         )
         self.store = SimulatedStore(self.scheduler)
         self.store.lost_answers = faults.fates
-        self.partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
+        self.folder = SimulatedFolder(self.scheduler, exchanges=exchanges)
+        #: The topics that had the name, one after the other.
+        self.lives: list[Topic] = []
+        self._partitions = partitions
         self._open: list[Transaction] = []
 
     def __enter__(self) -> World:
+        self.folder.__enter__()
         self.kafka.__enter__()
-        self.kafka.create_topic(TOPIC, len(self.partitions), {"segment.ms": "10000000000"})
+        self._create(self._partitions)
         return self
 
     def __exit__(
@@ -69,6 +79,22 @@ class World:
     ) -> None:
         World.running = None
         self.kafka.__exit__(kind, error, traceback)
+        self.folder.__exit__(kind, error, traceback)
+
+    @property
+    def life(self) -> int:
+        """The number of the newest topic of the name."""
+        return len(self.lives) - 1
+
+    @property
+    def has_been_recreated(self) -> bool:
+        """Whether the topic is not the first one of its name, or is gone."""
+        return self.life > 0 or not self.is_there
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the topic exists."""
+        return TOPIC in self.cluster.topics
 
     def clock(self) -> float:
         """Return the time, s since the epoch."""
@@ -104,17 +130,22 @@ class World:
     # --- what producers write ---------------------------------------------------------------------
 
     def write(self, greatest_s: int) -> None:
-        """Write a few records: plain, or of a transaction that is committed, aborted or left open."""
-        place = self.random.randrange(len(self.partitions))
+        """Write a few records: plain, or of a transaction that is committed, aborted or left open.
+
+        Each record has the number of its topic.
+        """
+        if not self.is_there:
+            return
+        place = self.random.randrange(len(self.lives[-1].logs))
         times = [self.random.randrange(greatest_s) for _ in range(self.random.randrange(1, 4))]
         kind = self.random.choice(["plain", "plain", "committed", "aborted", "open"])
         if kind == "plain":
             for second in times:
-                self.kafka.produce(TOPIC, partition=place, timestamp_ms=BASE_MS + second * 1000)
+                self._produce(self.kafka, place, second)
             return
         transaction = self.kafka.transaction()
         for second in times:
-            transaction.produce(TOPIC, partition=place, timestamp_ms=BASE_MS + second * 1000)
+            self._produce(transaction, place, second)
         if kind == "open":
             self._open.append(transaction)
             self.scheduler.later(
@@ -125,10 +156,33 @@ class World:
 
     def remove(self) -> None:
         """Move the start of a log, as retention does."""
-        tp = self.random.choice(self.partitions)
-        log = self.cluster.log(tp)
+        if not self.is_there:
+            return
+        place = self.random.randrange(len(self.lives[-1].logs))
+        log = self.cluster.log(TopicPartition(TOPIC, place))
         before = self.random.randint(log.log_start, log.last_stable_offset)
-        self.kafka.expire_records(TOPIC, tp.partition, before)
+        self.kafka.expire_records(TOPIC, place, before)
+
+    def recreate(self, greatest_s: int) -> None:
+        """Delete the topic; later, another one of its name is created, which gets records."""
+        if not self.is_there:
+            return
+        self.kafka.delete_topic(TOPIC)
+
+        def create() -> None:
+            self._create(self.random.randint(1, 2))
+            for _ in range(self.random.randrange(4)):
+                self.write(greatest_s)
+
+        self.scheduler.later(self.random.random() * 3, "the topic is created again", create)
+
+    def _create(self, partitions: int) -> None:
+        self.kafka.create_topic(TOPIC, partitions, {"segment.ms": "10000000000"})
+        self.lives.append(self.cluster.topic(TOPIC))
+
+    def _produce(self, to: InMemoryKafka | Transaction, place: int, second: int) -> None:
+        time_ms = BASE_MS + second * 1000
+        to.produce(TOPIC, partition=place, timestamp_ms=time_ms, value=b"%d" % self.life)
 
 
 def world_named(name: str) -> World:
