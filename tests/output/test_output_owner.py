@@ -311,7 +311,7 @@ class FakeTable:
         self.state = TableState(told)
         self.target = Table("lake.orders", "replace")
         self.facts = SimpleNamespace(
-            table="lake.orders", format="delta", may_show=lambda _: shown is not None
+            table="lake.orders", format="delta", may_show=lambda _: shown is not None, at=None
         )
         self.stage = SimpleNamespace(name="lake.staging", count=lambda _: staged_rows)
 

@@ -34,7 +34,7 @@ from kafka_ordered_ops.kafka.ledger.log import LedgerLog
 from kafka_ordered_ops.kafka.ledger.topic import LedgerTopic
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output import contents
-from kafka_ordered_ops.output.objects import publisher, reading, store
+from kafka_ordered_ops.output.objects import cleaning, probe, publisher, reading, store
 from kafka_ordered_ops.testing import doors
 from kafka_ordered_ops.testing.log import PartitionLog
 from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -471,8 +471,8 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
         monkeypatch.setitem(doors.DOORS, "open_reader", _reader)
         # As on brokers: a call with time left starts over.
         set_(kafka_ordered_ops.windows.service, "outages_pass", lambda _: True)
-        # The store.
-        for place in (store, publisher, reading):
+        # The store, in every module that has its name already.
+        for place in (store, publisher, reading, cleaning, probe):
             set_(place, "open_store", _open_store)
         # The file system.
         put_in(monkeypatch, lambda: None if World.running is None else World.running.folder)
