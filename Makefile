@@ -21,7 +21,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
 # Four tests at a time, also on two cores: they wait more than they work. Each worker has a broker of its own, and tests
-# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end. Up to five
+# of one file stay together. A worker that dies ends the run: its successor would wait for tests without end. Up to three
 # tests that fail are run once more, alone.
 FOUR_AT_A_TIME := --numprocesses 4 --dist loadfile --max-worker-restart 0
 PYTEST := $(BIN)/python -m tests.support.once_more $(FOUR_AT_A_TIME)
@@ -135,7 +135,8 @@ native: $(STAMP) native/Cargo.lock ## Build the native reader and decoder for th
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(NATIVE)/site $(NATIVE)/wheels/*.whl
 
 test-native: native ## The tests of the native reader and decoder in Python
-	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "(native and not long) or (not slow and not long)" tests/native tests/decoding tests/kafka tests/fuzz
+	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "native and not long" tests/native tests/decoding tests/kafka tests/fuzz
+	PYTHONPATH=$(NATIVE)/site $(PYTEST) -m "not native and not slow and not long" tests/decoding
 
 check-native: native/Cargo.lock ## Formatting, lint and the tests of the native reader in Rust
 	cd native && $(CARGO) fmt --check

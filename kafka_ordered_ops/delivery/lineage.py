@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.delivery.summary import partition_bounds, plan_summary, window_summary
-from kafka_ordered_ops.output.address import SCHEME
+from kafka_ordered_ops.output.address import SCHEME, STORE_SCHEMES
 from kafka_ordered_ops.spec.table import TableLocation, location_of
 
 if TYPE_CHECKING:
@@ -49,18 +49,8 @@ _CLOSE_S: Final = 10.0
 #: What OpenLineage's client is configured by. Without configuration it would print each event.
 _CONFIGURATION: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 
-#: The one scheme that OpenLineage has for all of a store's; in these stores, a name does not begin with a slash.
-_STORES: Final = {
-    "s3": "s3",
-    "s3a": "s3",
-    "s3n": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "abfs": "abfss",
-    "abfss": "abfss",
-    "wasb": "wasbs",
-    "wasbs": "wasbs",
-}
+#: OpenLineage's scheme of each store, also of one for tables alone; in a store, a name does not begin with a slash.
+_STORES: Final = {**STORE_SCHEMES, "wasb": "wasbs", "wasbs": "wasbs"}
 
 
 class Say(Protocol):

@@ -31,7 +31,7 @@ from kafka_ordered_ops.spec.destination import Folder, Output, destination_of
 from kafka_ordered_ops.spec.engine import Engine
 from kafka_ordered_ops.spec.jobs import Copy, Job, job_of
 from kafka_ordered_ops.windows import OrderedWindows as Service
-from kafka_ordered_ops.windows.delivery import NEVER_PUBLISHED, discard, give_back
+from kafka_ordered_ops.windows.delivery import NEVER_PUBLISHED, give_back
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import Staged
@@ -180,10 +180,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
                 if plan.status.is_open or opened.has_output:
                     self.commit(plan, delivered[0])
             except NEVER_PUBLISHED as error:
-                try:
-                    give_back(self, [plan], error, fresh=[plan])
-                finally:
-                    discard(self, dict(zip([plan.window_id], delivered, strict=False)))
+                outputs = dict(zip([plan.window_id], delivered, strict=False))
+                give_back(self, [plan], error, fresh=[plan], outputs=outputs)
                 raise
 
     def _opened(self, work: WindowJob, plan: WindowPlan) -> OpenWindows:

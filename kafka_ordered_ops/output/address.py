@@ -14,7 +14,7 @@ from kafka_ordered_ops.disk.disk import CONTROL_FOLDER
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 #: One scheme for each store, by each of its aliases.
-_SCHEMES: Final = {
+STORE_SCHEMES: Final = {
     "s3": "s3",
     "s3a": "s3",
     "s3n": "s3",
@@ -56,7 +56,7 @@ class Address:
 def is_in_store(path: str) -> bool:
     """Return whether a path is in an object store."""
     scheme = SCHEME.match(path)
-    return scheme is not None and scheme[1].lower() in _SCHEMES
+    return scheme is not None and scheme[1].lower() in STORE_SCHEMES
 
 
 def is_local(path: str) -> bool:
@@ -110,9 +110,9 @@ def address_of(path: str) -> Address:
     """Return the parts of a path in an object store; raise `ConfigError` for a path without a bucket."""
     scheme, _, rest = path.partition(":")
     bucket, _, key = rest.removeprefix("//").partition("/")
-    if not rest.startswith("//") or not bucket or scheme.lower() not in _SCHEMES:
+    if not rest.startswith("//") or not bucket or scheme.lower() not in STORE_SCHEMES:
         raise ConfigError(f"{path!r} names no bucket: write it as s3://bucket/prefix")
-    return Address(_SCHEMES[scheme.lower()], bucket, key.rstrip("/"))
+    return Address(STORE_SCHEMES[scheme.lower()], bucket, key.rstrip("/"))
 
 
 def root_in_store(text: str) -> str:

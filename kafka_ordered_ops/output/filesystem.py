@@ -337,7 +337,7 @@ def data_names(files: Files, folder: str) -> list[str]:
 
 
 def in_row_order(names: Iterable[str]) -> list[str]:
-    """Return the names of an output's files in the order of its rows."""
+    """Sort the names of an output's files by the rows in them."""
     # The numbers in a name: the part, the task, and the file of the task. Large numbers have more digits than their
     # padding; the rest of the name is the same for all files of one folder.
     return sorted(names, key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)])

@@ -122,10 +122,7 @@ def deliver(
         discard(steps, fresh)
         raise
     except NEVER_PUBLISHED as error:
-        try:
-            give_back(steps, with_records, error, fresh=missing)
-        finally:
-            discard(steps, fresh)
+        give_back(steps, with_records, error, fresh=missing, outputs=fresh)
         raise
     # 7. Return the windows with their current status.
     records = steps.show_many([plan.window_id for plan in plans])
@@ -240,25 +237,29 @@ def give_back(
     error: KafkaOrderedOpsError,
     *,
     fresh: Sequence[WindowPlan] = (),
+    outputs: Mapping[str, Staged] | None = None,
 ) -> None:
     """Abandon open windows whose output can never be published: their records are free for other windows.
 
-    These are the window of the error, and `fresh` windows, which share one job. Other windows keep an earlier attempt's
-    output.
+    These are the window of the error, and `fresh` windows, which share one job; their `outputs` are removed. Other windows
+    keep an earlier attempt's output.
 
     Raises:
         WindowSupersededError: another attempt owns the window of the error by now, and has published it.
     """
-    refused, superseded = error.facts.get("window_id"), None
-    for plan in plans:
-        is_refused = plan.status.is_open and plan.window_id == refused
-        if is_refused or (plan in fresh and plan.status is WindowStatus.PLANNED):
-            try:
-                steps.abandon(plan)
-            except WindowSupersededError as newer:
-                superseded = newer if is_refused else superseded
-    if superseded is not None:
-        raise superseded from error
+    refused, newer = error.facts.get("window_id"), None
+    try:
+        for plan in plans:
+            is_refused = plan.status.is_open and plan.window_id == refused
+            if is_refused or (plan in fresh and plan.status is WindowStatus.PLANNED):
+                try:
+                    steps.abandon(plan)
+                except WindowSupersededError as told:
+                    newer = told if is_refused else newer
+    finally:
+        discard(steps, outputs or {})
+    if newer is not None:
+        raise newer from error
 
 
 def discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafka_ordered_ops.delivery.lineage import FACET
+from tests.support.answering import answering
 from tests.support.cli_support import NOWHERE, Cluster, Outcome, at, cli
 from tests.support.cli_support import cluster as cluster
 
@@ -23,42 +22,23 @@ pytestmark = pytest.mark.slow
 class Server:
     """What gets the events."""
 
-    url: str = ""
-    events: list[dict[str, Any]] = field(default_factory=list)
+    address: str
+    bodies: list[bytes]
 
     def command(self, *words: object) -> tuple[Outcome, list[dict[str, Any]]]:
         """Runs one command; gives its outcome, and the events that it has sent by its end."""
-        before = len(self.events)
-        outcome = cli(*words, "--json", env={"OPENLINEAGE_URL": self.url})
+        before = len(self.bodies)
+        outcome = cli(*words, "--json", env={"OPENLINEAGE_URL": f"http://{self.address}"})
         assert outcome.code == 0, outcome.stderr
-        return outcome, self.events[before:]
+        return outcome, [json.loads(body) for body in self.bodies[before:]]
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server that keeps all events."""
-    kept = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            kept.events.append(json.loads(body))
-            self.send_response(201)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Prints nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.05,))
-        thread.start()
-        kept.url = f"http://127.0.0.1:{http.server_address[1]}"
-        try:
-            yield kept
-        finally:
-            http.shutdown()
-            thread.join()
+    bodies: list[bytes] = []
+    with answering((201, b""), bodies) as address:
+        yield Server(address, bodies)
 
 
 def kinds(events: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -418,7 +418,7 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
     topic = [(f"kafka://{house.bootstrap}", house.name("lineage"))]
     for task in ("orders", "commit"):
         facts = house.airflow.xcom("lineage", "once", task)
-        [event] = _told_of(house, task, 1)
+        [event] = house.ends_of(f"lineage.{task}", 1)
         assert event["eventType"] == "COMPLETE"
         assert [(one["namespace"], one["name"]) for one in event["inputs"]] == topic
         [files] = event["outputs"]
@@ -427,21 +427,9 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
         window = event["run"]["facets"]["kafka_ordered_ops_window"]
         told = {"window_id", "group", "cutoff", "status", "offsets", "partitions", "records"}
         assert {name: window[name] for name in told} == {name: facts[name] for name in told}
-    for event in _told_of(house, "part", 2):
+    for event in house.ends_of("lineage.part", 2):
         assert [(one["namespace"], one["name"]) for one in event["inputs"]] == topic
         assert event["outputs"] == []
-
-
-def _told_of(house: House, task: str, count: int) -> list[dict[str, Any]]:
-    """The events of a task's end, once there are so many."""
-
-    def found() -> list[dict[str, Any]]:
-        events = [one for one in house.lineage_of(f"lineage.{task}") if one["inputs"]]
-        return events if len(events) == count else []
-
-    return house.airflow.until(
-        found, lambda: f"the end of {task}: {house.lineage_of(f'lineage.{task}')}"
-    )
 
 
 # --- the examples ----------------------------------------------------------------------------------

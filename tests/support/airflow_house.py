@@ -87,6 +87,15 @@ class House:
         events = [json.loads(line) for line in lines if line.endswith("\n")]
         return [event for event in events if event["job"]["name"] == job]
 
+    def ends_of(self, job: str, count: int) -> list[dict[str, Any]]:
+        """What OpenLineage was told of the ends of a task's runs, once there are so many."""
+
+        def found() -> list[dict[str, Any]]:
+            ends = [event for event in self.lineage_of(job) if event["inputs"]]
+            return ends if len(ends) == count else []
+
+        return self.airflow.until(found, lambda: f"the end of {job}: {self.lineage_of(job)}")
+
 
 @pytest.fixture(scope="module")
 def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def answering(answer: tuple[int, bytes]) -> Iterator[str]:
-    """A status and a body for every request; gives the server's address."""
+def answering(answer: tuple[int, bytes], bodies: list[bytes] | None = None) -> Iterator[str]:
+    """A status and a body for every request; gives the server's address, and keeps the requests' own `bodies`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if bodies is not None:
+                bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(answer[0])
             self.send_header("Content-Length", str(len(answer[1])))
             self.end_headers()

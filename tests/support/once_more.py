@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 #: More failures than this have a cause that a second run would hide.
-_FAILED_MAX: Final = 5
+_FAILED_MAX: Final = 3
 
 
 class _Failures:
