@@ -214,8 +214,10 @@ class StagedOutput(Layout):
             if root is not None:
                 outputs = [replace(output, root=normal_root(root)) for output in outputs]
             found = [output._found() for output in outputs]
-            if not isinstance(parts, list) or None in found:
-                return None if None in found else found[0]
+            if not found or None in found:
+                return None
+            if not isinstance(parts, list):
+                return found[0]
             # A replay may have published the whole window.
             return found[0] if found[0] and found[0].part is None else cls.merged(outputs)
         except (JsonError, ConfigError):
