@@ -172,7 +172,8 @@ class GroupMover:
         try:
             cuts = find_cuts(self.lookup, self.group_id, same, ends, topics)
         except TopicRecreatedError:
-            # Since it was looked up: these are not the facts of one topic.
+            # Since it was looked up: these are not the facts of one topic. Once for each topic at most, as from then on
+            # it is not the one that the group knows.
             return self.look(settle=settle, takes_unknown=takes_unknown)
         logs = {
             tp: LogNow(
