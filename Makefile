@@ -61,7 +61,7 @@ $(BIN)/uv: requirements/uv.txt
 
 $(STAMP): $(BIN)/uv requirements/$(LOCK).txt pyproject.toml
 	@rm -f $(VENV)/.set-up-*
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/uv.txt requirements/$(LOCK).txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/uv.txt requirements/$(LOCK).txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
@@ -82,13 +82,14 @@ $(SPARK_CLASSES): $(STAMP)
 	@rm -f $@
 	$(BIN)/python -m tests.support.spark_classes
 
-# Tests of the native reader are skipped where it is not on the path. One run of both kinds starts brokers and Sparks once.
+# Tests of the native reader are skipped where it is not on the path. One run of both kinds starts brokers once.
+SLOW_ONES := slow or spark or dagster_real
 OTHERS := long or spark41 or airflow
-test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each (SLOW=yes: and those of some seconds)
-	$(PYTEST) -m "$(if $(SLOW),,(not slow or native) and not dagster_real and) not ($(OTHERS))"
+test: $(if $(SLOW),$(SPARK_CLASSES),$(STAMP)) ## Most tests: those of a second or two that need no Spark (SLOW=yes: and those of `make test-slow`)
+	$(PYTEST) -m "$(if $(SLOW),,(native or not ($(SLOW_ONES))) and) not ($(OTHERS))"
 
-test-slow: $(SPARK_CLASSES) ## Tests of some seconds, and a whole Dagster
-	$(PYTEST) -m "(slow or dagster_real) and not native and not ($(OTHERS))"
+test-slow: $(SPARK_CLASSES) ## Tests of some seconds, those that need a Spark, and a whole Dagster
+	$(PYTEST) -m "($(SLOW_ONES)) and not native and not ($(OTHERS))"
 
 test-ci: docs test-spark41 test-airflow31 test-airflow ## Spark 4.1, Airflow 3.1, a whole Airflow, the documentation
 
@@ -108,7 +109,7 @@ test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make tes
 	@$(if $(VERSION),,$(error set VERSION, for example VERSION=4.2.1))
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-spark-$(VERSION)
 	sed -nE 's/^([a-z0-9][^ ]*==[^\\]*)\\$$/\1/p' requirements/spark41.txt | sed -E 's/^(pyspark)==.*/\1==$(VERSION)/' \
-		| $(BIN)/uv pip sync --quiet --compile-bytecode --python .venv-spark-$(VERSION)/bin/python -
+		| $(BIN)/uv pip sync --quiet --python .venv-spark-$(VERSION)/bin/python -
 	$(BIN)/uv pip install --quiet --python .venv-spark-$(VERSION)/bin/python --no-deps --editable .
 	.venv-spark-$(VERSION)/bin/python -m tests.support.once_more $(FOUR_AT_A_TIME) -m "spark and not slow and not spark41 and not long"
 

@@ -45,7 +45,7 @@ IN_ORDER = [0, 3, 1, 5, 2]
 _TIMEOUT_S = 120.0
 
 
-@pytest.fixture(params=["memory", "broker"])
+@pytest.fixture(params=["memory", pytest.param("broker", marks=pytest.mark.slow)])
 def face(request: pytest.FixtureRequest) -> Iterator[tuple[OrderedWindows, Window]]:
     """The public service of a fresh group, and a window over five of the six records of a topic."""
     if request.param == "broker":
@@ -186,6 +186,7 @@ def test_a_stream_does_not_outlive_its_block(face: tuple[OrderedWindows, Window]
     assert windows.show(window.window_id).status.is_done
 
 
+@pytest.mark.slow
 def test_a_thread_that_waits_for_a_window_lets_its_block_end(
     face: tuple[OrderedWindows, Window], monkeypatch: pytest.MonkeyPatch
 ) -> None:

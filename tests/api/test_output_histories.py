@@ -35,7 +35,7 @@ from tests.support.oracle.outputs.steps import VERBS, history
 from tests.support.oracle.plain import BrokerPlain
 
 #: Histories of `make test`, in pieces; and of `make nightly`, in so many processes.
-HISTORIES, PIECES = 48, 4
+HISTORIES, PIECES = 16, 4
 HISTORIES_BY_NIGHT, PROCESSES = 5_000, 2
 #: What a process prints of a history that fails.
 _FAILED = re.compile(r"^(\d+): ", re.MULTILINE)
@@ -43,6 +43,7 @@ _FAILED = re.compile(r"^(\d+): ", re.MULTILINE)
 IS_NIGHT = settings().max_examples > BY_DAY
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_readers_keep_what_they_saw(caplog: pytest.LogCaptureFixture, piece: int) -> None:

@@ -103,6 +103,7 @@ def test_the_first_call_of_the_readme_runs_as_written(
     assert pq.read_table(file)["offset"].to_pylist() == [4, 0, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_window_of_thousands_of_topics_is_published(
     kafka: InMemoryKafka, face: OrderedWindows, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from kafka_ordered_ops.core.processing.scheduling import Ordering
 from tests.support.bench_support import measured
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_topics_differ_in_their_keys_alone(keys: int, each: int) -> None:
     """Every key has as many records, and the work of a record does not depend on the keys."""

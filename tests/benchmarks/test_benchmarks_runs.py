@@ -239,6 +239,7 @@ def test_cpu_time_of_children_counts_once(looks: list[list[Process]], used_s: fl
     assert tally.cpu_s == pytest.approx(used_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "words"),
     [(Failing(), "no second round"), (Failing(ends=True), "status 3.*so long")],

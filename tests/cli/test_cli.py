@@ -54,6 +54,7 @@ def test_preview_tells_the_offsets_and_writes_nothing(cluster: Cluster) -> None:
     assert cluster.windows("list").json["windows"] == []
 
 
+@pytest.mark.slow
 def test_preview_for_people_keeps_the_streams_apart(cluster: Cluster) -> None:
     """The table goes to stdout, the rest to stderr, and a pipe gets no colours or bars."""
     outcome = cli("preview", *cluster.where, *cluster.question(60))
@@ -64,6 +65,7 @@ def test_preview_for_people_keeps_the_streams_apart(cluster: Cluster) -> None:
     assert "\x1b" not in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_topics_may_be_patterns_with_exceptions(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
@@ -88,6 +90,7 @@ def test_topics_may_be_patterns_with_exceptions(
     assert [part["topic"] for part in outcome.json["partitions"]] == [names[0], names[2]]
 
 
+@pytest.mark.slow
 def test_run_delivers_a_window_once(cluster: Cluster) -> None:
     """The records in order, the offsets committed; the same command again finds it done."""
     first = cluster.run(60)
@@ -251,6 +254,7 @@ def test_settings_come_from_file_option_and_address(cluster: Cluster, tmp_path: 
         assert SECRET not in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_forced_is_told_and_not_refused(cluster: Cluster) -> None:
     """A shared connection may name what this package sets itself."""
     outcome = cli("preview", *cluster.where, *cluster.question(60), "-X", "enable.auto.commit=true")
@@ -314,6 +318,7 @@ def test_wrong_usage_exits_2(words: tuple[str, ...], said: str) -> None:
     assert SECRET not in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_topic_exits_4_and_is_not_created(cluster: Cluster) -> None:
     """Asking about a mistyped topic must not make it."""
     name = f"{cluster.topic}-mistyped"
@@ -341,6 +346,7 @@ def test_failures_that_a_person_must_mend_exit_4(cluster: Cluster) -> None:
     assert "Traceback" not in unbounded.stderr + other.stderr + unknown.stderr
 
 
+@pytest.mark.slow
 def test_a_cutoff_in_the_future_exits_1(cluster: Cluster) -> None:
     """It will have passed one day: the same command may succeed later."""
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -395,6 +401,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java(cluster: Cluster) -> None:
     assert json.loads(stdout)["error"]["type"] == "Interrupted"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_failure_of_ours(cluster: Cluster) -> None:
     """`| head` closes the pipe: no traceback."""
     process = subprocess.Popen(

@@ -82,6 +82,7 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
         assert delivered(kafka, tmp_path / "lake", "--values", unframed) == 0
 
 
+@pytest.mark.slow
 def test_preview_shows_decoded_records_and_what_is_wrong(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:

@@ -222,6 +222,7 @@ def test_wrong_keeping_exits_2(
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.slow
 def test_every_command_about_a_group_has_an_example_that_works(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

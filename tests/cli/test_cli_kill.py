@@ -196,6 +196,7 @@ def test_a_window_committed_by_hand_is_delivered_once(
     assert values(third.json["output"]) == FIRST_WINDOW
 
 
+@pytest.mark.slow
 def test_an_unknown_kill_point_is_refused() -> None:
     """A misspelt point must not make a crash test pass."""
     outcome = cli("run", kill_at="somewhere")  # type: ignore[arg-type]

@@ -217,6 +217,7 @@ def test_doctor_names_timestamps_in_another_unit(capfd: Captured) -> None:
         assert (found["timestamps"]["state"], found["clock"]["state"]) == ("warning", "ok")
 
 
+@pytest.mark.slow
 def test_doctor_asks_the_schema_registry(kafka: InMemoryKafka, capfd: Captured) -> None:
     """If the settings name one; a URL without the path of its API is not taken for a registry without schemas."""
     assert "registry" not in checks(capfd, "-b", kafka.bootstrap)

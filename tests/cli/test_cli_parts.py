@@ -38,6 +38,7 @@ def files(cluster: Cluster) -> list[Path]:
     )
 
 
+@pytest.mark.slow
 def test_a_commit_by_hand_publishes_all_parts_as_one(cluster: Cluster) -> None:
     """Not one by one, and nothing stays hidden."""
     offsets = report(cluster, PARTS)
@@ -60,6 +61,7 @@ def test_a_commit_by_hand_without_a_part_s_files_is_refused(cluster: Cluster) ->
     assert cluster.windows("show", "split").json["status"] == "written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reported", [1, PARTS])
 def test_abandoning_by_hand_removes_the_parts(cluster: Cluster, reported: int) -> None:
     """Those that have reported, whether or not all have."""

@@ -40,6 +40,7 @@ def test_a_window_is_drawn_from_the_ledger(delivered: Cluster, tmp_path: Path) -
     assert not (tmp_path / "again.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_named(delivered: Cluster, tmp_path: Path) -> None:
     """By one line, as wrong usage."""
     (tmp_path / "a.svg").mkdir()

@@ -20,6 +20,7 @@ def offsets(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[st
     return [(row["topic"], row["offset"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_excluded_topics_starts_of_partitions_and_lost_records(
     bootstrap: str, topic: MakeTopic, produce: Produce, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_version_is_told(capfd: Captured) -> None:
     assert capfd.readouterr().out == f"kafka-ordered-ops {__version__}\n"
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_and_options() -> None:
     """In words of its own: bash, here."""
     for line, wanted in (("windows ab", "abandon"), ("run --boots", "--bootstrap-server")):
@@ -361,6 +362,7 @@ def test_what_is_waited_for_is_said_within_three_seconds() -> None:
     assert "Connection refused" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waited", [False, True])
 def test_brokers_that_refuse_are_waited_for_where_a_time_limit_is_given(
     capfd: Captured, monkeypatch: pytest.MonkeyPatch, waited: bool

@@ -186,6 +186,7 @@ def test_the_demo_fails_when_a_check_does(monkeypatch: pytest.MonkeyPatch, tmp_p
 # --- what is shown ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(perfect: Path, tmp_path: Path) -> None:
     """A PNG of a README's size comes out."""
     path = tmp_path / "windows.png"
@@ -198,6 +199,7 @@ def test_the_picture_is_drawn(perfect: Path, tmp_path: Path) -> None:
     assert height > 900
 
 
+@pytest.mark.slow
 def test_the_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
     """An output without a record is what the check is to tell of; drawing it does no harm."""
     path = tmp_path / "windows.png"

@@ -79,6 +79,7 @@ def moves(found: dict[str, Any]) -> list[tuple[Any, ...]]:
 # --- asking ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("reset", "--to", "earliest"), ("migrate", "--to", "parallel-consumer")]
 )
@@ -190,6 +191,7 @@ def test_a_group_without_progress_has_nothing_to_reset(
 # --- migrate ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_group_is_handed_over_and_taken_back(kafka: InMemoryKafka, capfd: Captured) -> None:
     """What windows have done is in Parallel Consumer's maps, and what it does then is the group's progress."""
     run_window(kafka, 6, since=4)

@@ -193,6 +193,7 @@ def test_no_record_is_a_complete_result(
         assert pq.read_table(pa.BufferReader(out)).num_rows == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=8), st.none() | st.text(max_size=8))))
 def test_any_bytes_come_through(
     tmp_path_factory: pytest.TempPathFactory, found: list[tuple[bytes | None, str | None]]

@@ -85,6 +85,7 @@ def values(text: bytes) -> list[int]:
 # --- to the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_records_up_to_a_cutoff_and_nothing_else(cluster: Cluster) -> None:
     """Stdout has the records, stderr the count; nothing is written to the cluster."""
     before = topics(cluster.bootstrap)

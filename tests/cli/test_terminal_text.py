@@ -172,6 +172,7 @@ def test_forged_records_of_the_ledger_on_a_terminal(
     assert not unsafe_in(failed.stderr)
 
 
+@pytest.mark.slow
 def test_a_wrong_argument_on_a_terminal() -> None:
     """Scripts pass on what others named."""
     for words in (["windows", "show", EVIL, EVIL], [f"--{EVIL}"], [EVIL]):
@@ -186,6 +187,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1", "\n@x", "\uff
 PLAIN = ["a=1", "1", "", "'=1", "x-y"]
 
 
+@pytest.mark.slow
 def test_cells_of_a_csv_are_guarded_if_so_asked(
     bootstrap: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:

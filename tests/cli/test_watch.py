@@ -16,7 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import main
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_CONFIG, LEDGER_PARTITIONS
 from kafka_ordered_ops.testing import InMemoryKafka
+from tests.conftest import MakeTopic
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
 from tests.support.pages import ROOT
@@ -79,10 +81,16 @@ def test_the_files_of_the_documentation_are_about_these_metrics(
 
 
 @pytest.mark.slow
-def test_a_server_follows_a_group(windows: OrderedWindows, orders: str, bootstrap: str) -> None:
+def test_a_server_follows_a_group(
+    bootstrap: str, group_id: str, topic: MakeTopic, orders: str
+) -> None:
     """On a real broker: a window is planned and committed while it serves, and SIGTERM ends it well."""
-    group = windows.group_id
-    with watch(bootstrap, "--interval", "PT0S") as (url, server):
+    group, ledger = group_id, topic(partitions=LEDGER_PARTITIONS, config=LEDGER_CONFIG)
+    with (
+        OrderedWindows(bootstrap, group, ledger_topic=ledger) as windows,
+        # The default ledger has a group of every other test.
+        watch(bootstrap, "--interval", "PT0S", "--ledger-topic", ledger) as (url, server),
+    ):
 
         def reaches(is_so: Callable[[dict[tuple[str, ...], float]], bool]) -> None:
             deadline = time.monotonic() + TIMEOUT_S

@@ -18,8 +18,8 @@ from tests.support.oracle.histories import History, history, smaller
 from tests.support.oracle.life import problems_of
 from tests.support.oracle.plain import MemoryPlain
 
-#: A hundred by day, thousands by night.
-HISTORIES = examples(100)
+#: Twenty by day, thousands by night.
+HISTORIES = examples(20)
 PIECES = 4
 
 

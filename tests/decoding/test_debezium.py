@@ -427,6 +427,7 @@ def test_windows_make_the_table_of_the_source(
     assert merged.rows(schema) == at_the_end
 
 
+@pytest.mark.slow
 @ENCODINGS
 @pytest.mark.parametrize("table", TABLES)
 def test_wherever_windows_are_cut_the_table_is_that_of_the_source(

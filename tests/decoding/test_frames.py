@@ -57,6 +57,7 @@ def guid(one: dict[str, Any]) -> bytes:
     return b"\1" + UUID(one["guid"]).bytes
 
 
+@pytest.mark.slow
 def test_guids_in_headers_and_ids_before_values_are_read_alike(registry: StubRegistry) -> None:
     """Record by record, of keys and values; what is bad is kept as it was written."""
     one = registry.register("orders-value", ORDER)
@@ -136,6 +137,7 @@ def test_tasks_know_the_guids_of_the_subject(registry: StubRegistry) -> None:
     assert len(registry.requests) == asked
 
 
+@pytest.mark.slow
 def test_a_window_of_confluent_s_serializer_with_headers(
     registry: StubRegistry, bootstrap: str, topic: MakeTopic, group_id: str, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_writers_are_looked_up_by_their_uuids(aws: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tasks_know_the_versions_of_the_schema(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a topic are named after it; a copy for another machine needs neither the registry nor boto3."""
     old, _ = registered(aws, "orders", OLD, NEW)
@@ -187,6 +188,7 @@ def test_messages_are_known_by_their_writers_schemas(
     assert known.decoded(batch_of(rows[:2]))["value"].to_pylist() == [{"id": 1}, {"id": 2}]
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_away_makes_no_value_bad(
     aws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

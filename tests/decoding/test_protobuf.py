@@ -403,6 +403,7 @@ def test_invalid_arguments_are_named(values: Any, words: str) -> None:
     assert words in str(failure.value)
 
 
+@pytest.mark.slow
 def test_the_extra_is_named_where_the_library_is_missing() -> None:
     """Only formats of Protobuf need it."""
     program = """

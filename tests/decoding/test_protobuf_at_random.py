@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
@@ -244,6 +245,7 @@ def same(own: Any, theirs: Any) -> bool:
     return bool(own == theirs) or (own != own and theirs != theirs)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_values_are_those_that_were_written(data: st.DataObject) -> None:
     """Every scalar type, enums, lists, maps, oneofs and messages, present and missing."""
@@ -260,6 +262,7 @@ def test_values_are_those_that_were_written(data: st.DataObject) -> None:
     assert same(table["value"].to_pylist(), [message.expected(row) for row in rows])
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_older_and_newer_writers_are_read(data: st.DataObject) -> None:
     """Bytes of any message are a value with the fields of the reader that are in them, or bad where the library refuses them."""

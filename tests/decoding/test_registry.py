@@ -103,6 +103,7 @@ def test_two_writers_are_read_with_the_newest_schema(registry: registries.Regist
     assert reasons[5] == reasons[6] == "it does not begin with a zero byte and a schema id"
 
 
+@pytest.mark.slow
 def test_a_sample_counts_the_schemas_of_writers(registry: registries.Registry) -> None:
     """By their ids, also those that the registry does not have; values without an id are not counted."""
     subject = "sampled-value"
@@ -296,6 +297,7 @@ def test_refused_credentials_are_not_retriable(status: int) -> None:
     assert "canary" not in f"{failure.value!r} {registry!r}"
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_away_is_retriable() -> None:
     """With its address, and without the password in it."""
     address = f"http://anna:canary-word@127.0.0.1:{free_port()}"

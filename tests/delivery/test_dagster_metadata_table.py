@@ -36,6 +36,7 @@ def documented() -> set[str]:
     return {key if "/" in key else f"kafka_ordered_ops/{key}" for key in keys}
 
 
+@pytest.mark.slow
 def test_the_docs_have_every_key_of_a_materialization(
     kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path
 ) -> None:

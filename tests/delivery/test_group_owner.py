@@ -95,6 +95,7 @@ def takes_one(window: Any) -> None:
     """A job."""
 
 
+@pytest.mark.slow
 def test_another_task_of_airflow_is_refused_at_its_first_plan(
     windows: OrderedWindows, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_another_task_of_airflow_is_refused_at_its_first_plan(
     assert renamed.execute(context_of(9, task_id="two"))["records"] > 0
 
 
+@pytest.mark.slow
 def test_two_assets_of_a_group_do_not_load(kafka: InMemoryKafka, tmp_path: Path) -> None:
     """In one code location; elsewhere the second one's first plan is refused."""
 

@@ -372,6 +372,7 @@ def test_airflow_says_what_open_windows_hold(
     assert context["ti"].pushed[HELD_BY_OPEN] == [held]
 
 
+@pytest.mark.slow
 def test_dagster_fails_a_check_for_covered_and_short_windows(
     kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_airflow_s_parts_are_joined_where_they_were_written_for(
     assert places(tmp_path / "out") == {HOUR.partition("/")[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [build_ordered_window_asset, build_ordered_window_op])
 def test_dagster_partitions(kafka: InMemoryKafka, tmp_path: Path, build: Any) -> None:
     """An asset and an op, by the time at which the run began."""

@@ -46,6 +46,7 @@ def svg_of(content: bytes) -> tuple[set[str], set[str]]:
     return said, {colour for colour in (*COLOURS, INK, RED) if colour in text}
 
 
+@pytest.mark.slow
 @given(window_plans)
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(plan_of([]))
@@ -58,6 +59,7 @@ def test_any_plan_can_be_drawn(plan: WindowPlan) -> None:
     assert len(drawn) < 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", plots.FORMATS)
 def test_a_large_window_is_drawn_small(file_format: str) -> None:
     """A thousand partitions of which the first has half a million ranges: bounded in size, and in time."""
@@ -102,6 +104,7 @@ def test_a_window_without_out_of_order_records_has_no_cut(head_end: int | None) 
     assert RED not in colours
 
 
+@pytest.mark.slow
 def test_partitions_with_out_of_order_records_come_first() -> None:
     """Of eight the one with an out-of-order record, then those of most offsets; how many are not shown is said."""
     parts = [part_of("orders", n, OffsetSet.of((0, 10 + n)), head_end=10 + n) for n in range(8)]

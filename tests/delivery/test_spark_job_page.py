@@ -96,6 +96,7 @@ def test_airflow_has_a_link_while_the_job_runs(
     assert seen[1:] == [{link.xcom_key: PAGE}]
 
 
+@pytest.mark.slow
 def test_dagster_has_it_among_the_metadata(
     kafka: InMemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def test_importing_the_package_loads_no_client() -> None:
     assert loaded_by(code, *heavy) == set()
 
 
+@pytest.mark.slow
 def test_a_window_without_spark_loads_nothing_of_the_room_for_it(tmp_path: Path) -> None:
     """Neither a copy nor a function, planned, committed and published."""
     code = f"""

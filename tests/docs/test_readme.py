@@ -110,6 +110,7 @@ def test_the_wheel_shows_the_readme_without_dead_links(tmp_path: Path) -> None:
     assert re.findall(r"\]\((?!https://)", text) == []
 
 
+@pytest.mark.slow
 def test_the_first_example_prints_what_is_shown(tmp_path: Path) -> None:
     """In an empty folder: a window, a late record, and the first window again."""
     (tmp_path / "first.py").write_text(block("Try it"))
@@ -129,6 +130,7 @@ def test_the_dag_is_the_one_of_the_airflow_page() -> None:
     assert block("In Airflow") == section("airflow/index.md", "A first DAG").files["dags/orders.py"]
 
 
+@pytest.mark.slow
 def test_the_asset(run: Any, tmp_path: Path) -> None:
     """One partition has the records of its hour."""
     import dagster as dg
@@ -141,6 +143,7 @@ def test_the_asset(run: Any, tmp_path: Path) -> None:
     assert len(list((tmp_path / "orders").glob("window_id=*/part-*.parquet"))) == 1
 
 
+@pytest.mark.slow
 def test_the_function(run: Any, bootstrap: str, group_id: str, tmp_path: Path) -> None:
     """Three keys are counted, and published."""
     space = run(block("Your own code"), duckdb=duckdb)

@@ -106,6 +106,7 @@ def _partitions(admin: AdminClient, topic: str) -> dict[int, object]:
     return dict(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
 
 
+@pytest.mark.slow
 def test_a_listener_advertises_the_port_of_its_proxy(
     kafka: EmbeddedKafka, advertised: Listener
 ) -> None:
@@ -200,6 +201,7 @@ def test_the_broker_ends_with_a_parent_that_was_killed() -> None:
             os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_broker_that_cannot_start_says_why() -> None:
     """The error quotes the broker's own log, and nothing is left on the disk."""
     kafka = EmbeddedKafka({"log.retention.ms": "soon"})
@@ -220,6 +222,7 @@ def copied_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(folder, tmp_path / folder.name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["altered", "missing", "not in the list"])
 def test_a_class_path_that_is_not_the_list_is_refused(copied_cache: Path, fault: str) -> None:
     """One byte more, one jar less or one jar more: the broker does not start, and the jar is named."""

@@ -166,6 +166,7 @@ def rendered(task: Any, params: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "make"),
     [

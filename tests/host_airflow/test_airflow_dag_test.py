@@ -20,7 +20,7 @@ from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import write_afresh
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _RUN_TIMEOUT_S = 300.0
 _DAG_FILES = Path(__file__).parent / "dag_files"

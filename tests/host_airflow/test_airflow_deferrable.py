@@ -136,6 +136,7 @@ def test_a_deferred_window_is_delivered_like_any_other(task: Task) -> None:
     assert (len(task.yarn.applications), task.runs) == (1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_retry_finds_the_driver_of_a_dead_worker(task: Task, has_ended: bool) -> None:
     """It waits for a driver that runs, and commits what another one wrote: never a second driver, nor a new attempt."""
@@ -151,6 +152,7 @@ def test_a_retry_finds_the_driver_of_a_dead_worker(task: Task, has_ended: bool) 
     assert (len(task.yarn.applications), task.runs) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_never_accepted_is_not_waited_for(task: Task) -> None:
     """The worker died before the resource manager had it: its files are removed, and a newer attempt submits again."""
     task.deferred()
@@ -162,6 +164,7 @@ def test_a_driver_that_was_never_accepted_is_not_waited_for(task: Task) -> None:
     assert task.resumed(fired(trigger))["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_a_failed_driver_fails_the_task_and_the_retry_submits_again(task: Task) -> None:
     """With its reason from YARN; what it staged and its files are gone."""
     trigger = task.deferred()
@@ -187,6 +190,7 @@ def test_a_driver_without_a_result_is_a_failure(task: Task) -> None:
     assert task.runs == []
 
 
+@pytest.mark.slow
 def test_a_cleared_window_is_deferred_again(task: Task) -> None:
     """A replay: its driver is found by the retry as well, and the window is published by it."""
     trigger = task.deferred()
@@ -201,6 +205,7 @@ def test_a_cleared_window_is_deferred_again(task: Task) -> None:
     assert (len(task.yarn.applications), task.runs) == (2, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_driver_from_before_a_clear_is_not_used(task: Task, has_ended: bool) -> None:
     """The job may have been mended since: it is ended, what it wrote is not published, and a new one is submitted."""
@@ -217,6 +222,7 @@ def test_a_driver_from_before_a_clear_is_not_used(task: Task, has_ended: bool) -
     assert task.runs == []
 
 
+@pytest.mark.slow
 def test_an_older_attempts_driver_is_ended(task: Task) -> None:
     """Another program took the window over: the driver found is of an older attempt, and a new one is submitted."""
     task.deferred()

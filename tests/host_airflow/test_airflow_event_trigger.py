@@ -182,6 +182,7 @@ def test_it_tells_of_no_cutoff_before_its_time(
     assert asyncio.run(scene()) == [cutoff(40), cutoff(50)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "second"),
     [
@@ -207,6 +208,7 @@ def test_where_the_cutoffs_are(
     assert told["cutoff"] == cutoff(second)
 
 
+@pytest.mark.slow
 def test_a_silent_partition_holds_it_up_until_its_grace_is_over(
     topic: MakeTopic, produce: Produce, group_id: str, rounds: Rounds
 ) -> None:

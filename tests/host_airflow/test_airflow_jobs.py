@@ -144,6 +144,7 @@ def test_what_a_job_returns_is_found_again(returned: Any) -> None:
     assert reported.result.get("returned") == returned
 
 
+@pytest.mark.slow
 def test_a_kill_ends_the_taking_of_batches(
     make: Make, windows: OrderedWindows, orders: str
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_kill_ends_the_taking_of_batches(
     check_nothing_was_committed(windows, orders)
 
 
+@pytest.mark.slow
 def test_a_kill_ends_a_copy(
     make: Make,
     windows: OrderedWindows,

@@ -72,6 +72,7 @@ def test_topics_in_and_files_out(
     )
 
 
+@pytest.mark.slow
 def test_a_window_of_several_tasks_has_its_files_where_it_is_committed(
     group_id: str, orders: str, bootstrap: str, tmp_path: Path
 ) -> None:

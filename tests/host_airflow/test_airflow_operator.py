@@ -306,6 +306,7 @@ def test_a_kill_between_the_job_and_the_commit(
 # --- clears and backfills ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cleared_window_is_replayed(
     make: Make, windows: OrderedWindows, orders: str, produce: Produce
 ) -> None:
@@ -357,6 +358,7 @@ def test_a_replay_of_another_job_replaces_the_output(make: Make, tmp_path: Path)
     assert len(set(made)) == 3
 
 
+@pytest.mark.slow
 def test_a_cleared_window_can_be_skipped(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:
@@ -384,6 +386,7 @@ def test_a_replay_of_what_retention_took_fails(make: Make, bootstrap: str, order
     assert offsets_in(facts["output"]) == [0, 3, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"on_empty": "skip"}, {"on_covered": "skip"}],

@@ -180,6 +180,7 @@ def test_every_class_that_the_provider_names_is_there() -> None:
 # --- importing ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_importing_every_name_loads_nothing_heavy() -> None:
     """Neither Kafka, nor Spark, nor numpy, in a fresh interpreter: a DAG's file is parsed again and again."""
     printed = run_python(

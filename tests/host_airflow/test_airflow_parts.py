@@ -118,6 +118,7 @@ def test_a_job_on_a_whole_window_as_if_it_were_a_part(tasks: Tasks) -> None:
             tasks.part(told)
 
 
+@pytest.mark.slow
 def test_outputs_of_parts_that_are_gone(wide: Tasks, windows: OrderedWindows) -> None:
     """The window is not committed without them."""
     told = wide.plan(parts=2)

@@ -97,6 +97,7 @@ def test_a_plan_for_another_task_takes_no_dead_letters(
     assert windows.list() == []
 
 
+@pytest.mark.slow
 def test_committing_again_changes_nothing(tasks: Tasks, windows: OrderedWindows) -> None:
     """Also when the first commit died before it published; counts and output stay."""
     told = tasks.plan()
@@ -171,6 +172,7 @@ def test_tasks_are_wired_by_the_window(tasks: Tasks) -> None:
 # --- tries -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_older_try_is_fenced_at_every_step(tasks: Tasks, windows: OrderedWindows) -> None:
     """The planning task was cleared while its job ran: what that one does is for nobody, and says so."""
     old = tasks.plan()
@@ -188,6 +190,7 @@ def test_an_older_try_is_fenced_at_every_step(tasks: Tasks, windows: OrderedWind
         tasks.job(old)
 
 
+@pytest.mark.slow
 def test_a_cleared_window_is_replayed(
     tasks: Tasks, windows: OrderedWindows, produce: Produce
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_cleared_window_is_replayed(
     assert not list(stages_of(tasks.folder / "out").glob("*/*"))
 
 
+@pytest.mark.slow
 def test_a_cleared_window_can_be_skipped_or_fail(tasks: Tasks, windows: OrderedWindows) -> None:
     """With the planning task its followers are skipped."""
     told = tasks.plan()
@@ -258,6 +262,7 @@ def test_a_covered_window_is_skipped(
     assert committed(windows, tasks.topic) == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [None, 3])
 def test_an_empty_window(tasks: Tasks, windows: OrderedWindows, parts: int | None) -> None:
     """Its output has no rows; or the planning task is skipped, and the window done."""
@@ -356,6 +361,7 @@ def test_the_commit_tells_the_assets(tasks: Tasks) -> None:
     assert context["outlet_events"][asset].extra["records"] == 5
 
 
+@pytest.mark.slow
 def test_a_window_by_the_operator_and_by_tasks_is_the_same(
     tasks: Tasks, windows: OrderedWindows
 ) -> None:

@@ -119,6 +119,7 @@ def test_what_retention_took(
     assert offsets_in(facts["output"]) == [3, 5, 2, 4]
 
 
+@pytest.mark.slow
 def test_open_windows_of_others(make: Make, windows: OrderedWindows, orders: str) -> None:
     """Their offsets are stepped around; or it fails or waits, to be tried again; or takes over what is old."""
     windows.plan(before(orders, 2, Earliest()), "open")
@@ -131,6 +132,7 @@ def test_open_windows_of_others(make: Make, windows: OrderedWindows, orders: str
     assert 0 in offsets_in(over.execute(context_of(100))["output"])
 
 
+@pytest.mark.slow
 def test_a_foreign_commit(make: Make, windows: OrderedWindows, bootstrap: str, orders: str) -> None:
     """It fails for good and names the cure, or adopts what was moved."""
     make().execute(context_of(2, run_id="1"))
@@ -169,6 +171,7 @@ def test_what_a_person_has_to_mend_fails_for_good(
     assert told in f"{type(raised.value).__name__}: {raised.value}"
 
 
+@pytest.mark.slow
 def test_a_partition_whose_date_is_not_told_needs_a_cutoff(make: Make) -> None:
     """Airflow 3.2 tells tasks the key alone: the time when somebody started the run is no substitute."""
     of_partition = DagRun(run_after=at(100), partition_key="2026-11-20T00:00:00")
@@ -186,6 +189,7 @@ def test_a_partition_whose_date_is_not_told_needs_a_cutoff(make: Make) -> None:
 # --- what is told ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_assets_are_told(make: Make, orders: str) -> None:
     """A window's facts without its ranges; a task that waits for it finds the cutoff there."""
     asset, alias = Asset("kafka://localhost:9092/orders"), AssetAlias("orders")
@@ -233,6 +237,7 @@ def test_the_link_of_a_try_that_failed(
     )
 
 
+@pytest.mark.slow
 def test_tasks_map_indexes_and_groups_have_windows_of_their_own(
     make: Make, windows: OrderedWindows
 ) -> None:

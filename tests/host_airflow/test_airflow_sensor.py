@@ -124,6 +124,7 @@ def test_timeout_and_soft_fail_are_a_sensors(topic: MakeTopic, group_id: str) ->
         sensor_on(name, group_id, timeout=0.3, soft_fail=True).execute(context_of(60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_what_waiting_cannot_help_fails_at_once(group_id: str, deferrable: bool) -> None:
     """A topic that does not exist is a mistake: no retry, or a skipped task where that was asked for."""
@@ -181,6 +182,7 @@ def test_a_broker_that_goes_away_while_the_sensor_waits_is_waited_for(
 # --- the group ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_group_is_waited_for_until_all_before_the_cutoff_is_committed(
     windows: OrderedWindows, orders: str, group_id: str
 ) -> None:

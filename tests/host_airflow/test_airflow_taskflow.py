@@ -121,6 +121,7 @@ def test_a_function_with_spark_gets_a_session_and_the_window(
     assert committed(windows, orders) == [4]
 
 
+@pytest.mark.slow
 def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, group_id: str) -> None:
     """Of a call as of the decorator; as every decorated task has it."""
 
@@ -139,6 +140,7 @@ def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, grou
     assert facts["result"] == ["r", {"x": ["task"]}, "task", "r"]
 
 
+@pytest.mark.slow
 def test_a_function_may_take_the_whole_context(on: Decorate) -> None:
     """By two stars, beside arguments of its own; a call's own word goes first."""
 
@@ -173,6 +175,7 @@ def test_what_another_task_returns_is_waited_for(on: Decorate) -> None:
     assert operator_of(loaded).downstream_task_ids == {"tell"}
 
 
+@pytest.mark.slow
 def test_expand_and_partial_make_a_window_for_each(
     on: Decorate, windows: OrderedWindows, group_id: str
 ) -> None:
@@ -193,6 +196,7 @@ def test_expand_and_partial_make_a_window_for_each(
     assert len({one["window_id"] for one in told}) == 2
 
 
+@pytest.mark.slow
 def test_override_changes_the_task_and_not_the_function(on: Decorate, group_id: str) -> None:
     """The same function for another window; each call is a task of its own."""
     with DAG("d"):

@@ -219,6 +219,7 @@ def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group_id: str) ->
         resume(sensor, "__fail__", error=TriggerFailureReason.TRIGGER_TIMEOUT)
 
 
+@pytest.mark.slow
 def test_the_timeout_of_a_deferred_sensor_has_the_table_of_partitions(
     topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:

@@ -160,6 +160,7 @@ class Naive(dg.TimeWindowPartitionsDefinition):
         return dg.TimeWindow(times.start.replace(tzinfo=None), times.end.replace(tzinfo=None))
 
 
+@pytest.mark.slow
 def test_a_partition_without_a_time_zone_is_refused_by_name(tmp_path: Path) -> None:
     """And not taken as UTC, nor as the machine's time; nothing is asked of Kafka."""
     days = Naive(start="2026-01-05", fmt="%Y-%m-%d", cron_schedule="0 0 * * *")

@@ -50,6 +50,7 @@ from tests.support.host_words import words
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 def test_partitions_in_any_order(house: House, hours: str, group_id: str) -> None:
     """Each holds its own hour, in order; the metadata is its own; the committed offset follows."""
     asset = copied(house, hours, group_id)
@@ -74,6 +75,7 @@ def test_partitions_in_any_order(house: House, hours: str, group_id: str) -> Non
         assert row.data["topic"] == hours
 
 
+@pytest.mark.slow
 def test_the_columns_are_told(house: House, hours: str, group_id: str) -> None:
     """Those of the files, as any table's; a sink of one's own has none, and one that is gone is no failure."""
     told = "dagster/column_schema"
@@ -97,6 +99,7 @@ def test_the_columns_are_told(house: House, hours: str, group_id: str) -> None:
     assert told not in house.told("orders")[KEYS[0]]
 
 
+@pytest.mark.slow
 def test_a_function_of_one_window_is_called_for_each(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_function_of_one_window_is_called_for_each(
         assert house.offsets(told[KEYS[hour]]["dagster/uri"]) == expected(hour)[1:]
 
 
+@pytest.mark.slow
 def test_a_function_may_take_a_window_a_context_and_resources(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_function_may_take_a_window_a_context_and_resources(
         assert house.told("orders")[key]["kafka_ordered_ops/returned"] == {"rows": 40}
 
 
+@pytest.mark.slow
 def test_a_function_adds_metadata_to_the_partition_of_its_window(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_function_of_one_window_whose_java_ends(
     assert "JobFailedError: Spark's Java was killed" in told
 
 
+@pytest.mark.slow
 def test_a_range_is_one_pass(house: House, hours: str, group_id: str) -> None:
     """The function is called once for all windows; each partition is told its own numbers."""
     calls: list[list[str]] = []
@@ -201,6 +207,7 @@ def test_a_range_is_one_pass(house: House, hours: str, group_id: str) -> None:
     assert every == list(range(4, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_covered", ["auto", "skip", "fail"])
 def test_a_partition_that_is_materialised_again(
     house: House, hours: str, group_id: str, on_covered: str
@@ -233,6 +240,7 @@ def test_a_partition_that_is_materialised_again(
     assert house.offsets(house.told("orders")[KEYS[1]]["dagster/uri"]) == expected(1)
 
 
+@pytest.mark.slow
 def test_a_late_record_goes_to_a_later_partition(
     house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
@@ -249,6 +257,7 @@ def test_a_late_record_goes_to_a_later_partition(
     assert house.offsets(house.told("orders")[KEYS[0]]["dagster/uri"]) == expected(0)
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """Nothing is told of it; the next run takes up the same plan."""
     broken = [True]
@@ -274,6 +283,7 @@ def test_a_step_that_fails_commits_nothing(house: House, hours: str, group_id: s
     assert house.offsets(house.told("orders")[KEYS[0]]["dagster/uri"]) == expected(0)
 
 
+@pytest.mark.slow
 def test_an_orphan_step_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """Its run was given up and run again; what it tells Dagster in the end is its error."""
     inner: list[dg.ExecuteInProcessResult] = []
@@ -290,6 +300,7 @@ def test_an_orphan_step_commits_nothing(house: House, hours: str, group_id: str)
     assert house.offsets(told[KEYS[0]]["dagster/uri"]) == expected(0)
 
 
+@pytest.mark.slow
 def test_without_partitions_everything_before_the_run(
     house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
@@ -329,6 +340,7 @@ def test_a_run_that_goes_on_asks_for_its_first_ones_window(house: House, tag: st
     ]
 
 
+@pytest.mark.slow
 def test_a_sink_of_ones_own(house: House, hours: str, group_id: str) -> None:
     """What the function returns is kept with the windows, and shown."""
 
@@ -347,6 +359,7 @@ def test_a_sink_of_ones_own(house: House, hours: str, group_id: str) -> None:
     assert "dagster/uri" not in told
 
 
+@pytest.mark.slow
 def test_partitions_that_are_not_live(house: House, hours: str, group_id: str) -> None:
     """Warned of, or the step fails before anything is planned; or nobody looks."""
     definition = dg.HourlyPartitionsDefinition("2026-01-05-00:00")
@@ -375,6 +388,7 @@ def test_partitions_that_are_not_live(house: House, hours: str, group_id: str) -
     assert names == ["windows_complete"]
 
 
+@pytest.mark.slow
 def test_the_same_offsets_are_the_same_version(house: House, hours: str, group_id: str) -> None:
     """Replayed or not; another partition is another version."""
     asset = copied(house, hours, group_id)
@@ -454,6 +468,7 @@ def test_definitions_load_while_the_broker_is_away(house: House) -> None:
     assert "password" not in repr(KafkaResource(config={"sasl.password": "password"}))
 
 
+@pytest.mark.slow
 def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group_id: str) -> None:
     """Of the partition before it, in runs of one partition each; a run takes no more than its own."""
     asset = copied(house, hours, group_id, key=serial("orders"))

@@ -52,6 +52,7 @@ def span(first: str, last: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_check_is_about_the_last_partition_of_its_run(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -112,6 +113,7 @@ def test_the_check_blocks_downstream_assets_by_default(
     assert materialized(KEYS[6], warns) == {"orders", "report"}
 
 
+@pytest.mark.slow
 def test_without_partitions_the_clock_and_a_lag_decide(
     house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
@@ -124,6 +126,7 @@ def test_without_partitions_the_clock_and_a_lag_decide(
         assert checked(house, asset, partitions_live_check(asset, lag=lag)).passed is passes
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_not_over_is_not_the_newest(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -157,6 +160,7 @@ def test_what_cannot_be_checked_is_named_when_the_check_is_built(house: House) -
         partitions_live_check(asset, lag=-HOUR)
 
 
+@pytest.mark.slow
 def test_windows_that_hold_records_fail_a_check(house: House, hours: str, group_id: str) -> None:
     """A partition whose run ended in the middle; the others are delivered, and say so too."""
 

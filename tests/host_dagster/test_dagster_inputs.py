@@ -49,6 +49,7 @@ def downstream(
     return dg.asset(name="downstream", partitions_def=partitions_def)(taking)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "offsets"),
     [
@@ -80,6 +81,7 @@ def test_an_hour_comes_as_the_type_of_the_parameter(
     assert found == [expected(2)]
 
 
+@pytest.mark.slow
 def test_a_day_is_its_hours_in_order(house: House, hours: str, group_id: str) -> None:
     """Dagster's own mapping from hours to a day; an hour that is missing is named."""
     found: list[list[int]] = []
@@ -95,6 +97,7 @@ def test_a_day_is_its_hours_in_order(house: House, hours: str, group_id: str) ->
     assert found == [[*(offset for hour in range(6) for offset in expected(hour)), 24]]
 
 
+@pytest.mark.slow
 def test_without_partitions_all_windows_are_loaded(house: House, hours: str, group_id: str) -> None:
     """The asset is what is in its folder."""
     found: list[list[int]] = []
@@ -104,6 +107,7 @@ def test_without_partitions_all_windows_are_loaded(house: House, hours: str, gro
     assert sorted(found[0]) == list(range(25))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_loaded_is_named(house: House, hours: str, group_id: str) -> None:
     """An unknown type."""
     asset = copied(house, hours, group_id)
@@ -114,6 +118,7 @@ def test_what_cannot_be_loaded_is_named(house: House, hours: str, group_id: str)
     assert "asset orders cannot be loaded: an input of the type <class 'int'>" in failure_of(failed)
 
 
+@pytest.mark.slow
 def test_a_function_of_windows_takes_inputs(house: House, hours: str, group_id: str) -> None:
     """By a parameter with the name of an asset that its spec depends on; resources may stand beside it."""
     found: list[object] = []

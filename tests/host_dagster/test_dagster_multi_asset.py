@@ -149,6 +149,7 @@ def checks_of(result: dg.ExecuteInProcessResult) -> set[tuple[str, str, str | No
     }
 
 
+@pytest.mark.slow
 def test_what_is_selected_is_delivered_and_nothing_else(lake: Lake) -> None:
     """One step, with metadata and checks of each asset; the group of the other is not even known."""
     step = lake.step()
@@ -172,6 +173,7 @@ def test_what_is_selected_is_delivered_and_nothing_else(lake: Lake) -> None:
         assert lake.windows(name) == 2
 
 
+@pytest.mark.slow
 def test_an_asset_that_fails_holds_back_no_other(lake: Lake) -> None:
     """Those after it are delivered and stay reported; the run fails, and the next one delivers what is missing."""
     lake.broken["payments"] = OSError("the sink is away")
@@ -189,6 +191,7 @@ def test_an_asset_that_fails_holds_back_no_other(lake: Lake) -> None:
     assert [lake.windows(name) for name in NAMES] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_retry_delivers_only_what_is_missing(lake: Lake) -> None:
     """In the same run: what the first attempt has delivered is reported again, and not read again."""
     lake.broken["payments"] = OSError("once")
@@ -201,6 +204,7 @@ def test_a_retry_delivers_only_what_is_missing(lake: Lake) -> None:
         assert ran is (name == "payments")
 
 
+@pytest.mark.slow
 def test_an_error_that_may_pass_is_retried_beside_one_that_does_not(lake: Lake) -> None:
     """Dagster is told of the one that a retry can help."""
     lake.broken["orders"] = ConfigError("for good")
@@ -219,6 +223,7 @@ def test_brokers_that_are_away_are_waited_for_once(lake: Lake) -> None:
     assert lake.calls == ["orders"]
 
 
+@pytest.mark.slow
 def test_without_partitions_each_asset_takes_what_is_new(lake: Lake) -> None:
     """Up to the start of the run, the same for all of them."""
     lake.more = {"partitions_def": None}
@@ -232,6 +237,7 @@ def test_without_partitions_each_asset_takes_what_is_new(lake: Lake) -> None:
     assert counts == [0, 25, 25]
 
 
+@pytest.mark.slow
 def test_an_asset_downstream_gets_the_rows_of_one_of_them(lake: Lake) -> None:
     """Of the partition."""
     found: list[list[Any]] = []
@@ -256,6 +262,7 @@ def test_a_check_without_its_asset_is_refused(lake: Lake) -> None:
     assert [lake.windows(name) for name in NAMES] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_functions_have_their_own_resources(lake: Lake) -> None:
     """And clusters: the step requires those of all assets."""
 
@@ -275,6 +282,7 @@ def test_functions_have_their_own_resources(lake: Lake) -> None:
     assert lake.delivered("payments") == {KEYS[1]: expected(1)}
 
 
+@pytest.mark.slow
 def test_a_sensor_asks_for_assets_of_a_step_in_one_run(lake: Lake) -> None:
     """For the same partitions; an asset that is behind has a run of its own. Checks are of one asset."""
     step, single = lake.step(), lake.asset("orders")

@@ -111,6 +111,7 @@ def test_pieces_come_to_a_whole(house: House, asset: dg.AssetsDefinition, at: At
     assert in_files(house) == sorted([*expected(1), *expected(2)])
 
 
+@pytest.mark.slow
 def test_what_comes_late_for_a_piece_is_in_the_next(
     house: House, asset: dg.AssetsDefinition, at: At, hours: str, produce: Produce
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_piece_that_failed_is_delivered_with_the_next(
     assert in_files(house) == expected(1)
 
 
+@pytest.mark.slow
 def test_the_same_run_takes_the_same_piece(house: House, hours: str, group_id: str) -> None:
     """A step that is tried again in its run asks for the time before that run, as the first attempt did."""
     calls: list[list[str]] = []
@@ -220,6 +222,7 @@ def test_pieces_that_took_everything(house: House, hours: str, group_id: str, at
     assert in_files(house) == expected(1)
 
 
+@pytest.mark.slow
 def test_a_range_with_an_open_partition(house: House, asset: dg.AssetsDefinition, at: At) -> None:
     """Those that are over are whole, the open one is a piece; each has a check of its own."""
     at(FIRST + HOUR * 2.3)
@@ -264,6 +267,7 @@ def test_a_partition_that_has_not_begun(house: House, asset: dg.AssetsDefinition
     assert rows(house, KEYS[3]) == (4, True, 1)
 
 
+@pytest.mark.slow
 def test_the_year_that_is_not_over(house: House, hours: str, group_id: str) -> None:
     """With Dagster's own open partition: refused without a lag, and taken up to the present with one."""
     now = datetime.now(UTC)

@@ -72,6 +72,7 @@ def told(result: dg.ExecuteInProcessResult, step: str) -> Mapping[str, Any]:
     return {name: one.value for name, one in event.step_output_data.metadata.items()}
 
 
+@pytest.mark.slow
 def test_a_partition_of_a_job(house: House, hours: str, group_id: str) -> None:
     """The op delivers the hour of its run, and says where; again, it is the same window."""
     copies = build_ordered_window_op(
@@ -97,6 +98,7 @@ def test_a_partition_of_a_job(house: House, hours: str, group_id: str) -> None:
         assert metadata["kafka_ordered_ops/group"] == group_id
 
 
+@pytest.mark.slow
 def test_a_job_without_partitions(
     house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_job_without_partitions(
     assert first["window_id"] != second["window_id"]
 
 
+@pytest.mark.slow
 def test_an_op_that_fails_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """The next run of the partition takes the same records, and the ops behind it run only then."""
     broken = [True]

@@ -18,6 +18,7 @@ def test_importing_the_package_loads_no_dagster() -> None:
     assert loaded_by("import kafka_ordered_ops.dagster", "dagster", "pyspark") == set()
 
 
+@pytest.mark.slow
 def test_importing_every_module_loads_nothing_heavy() -> None:
     """Nor numpy: every `dg` command loads every code location, and every registered package."""
     modules = [one.name for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]

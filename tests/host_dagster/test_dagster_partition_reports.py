@@ -43,6 +43,7 @@ def checks_of(house: House, name: str) -> dict[str | None, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_check_is_about_its_partition(house: House, hours: str, group_id: str) -> None:
     """An old hour that passes does not hide a newer one that failed; in a range each partition has its own result."""
     asset = copied(house, hours, group_id)
@@ -58,6 +59,7 @@ def test_a_check_is_about_its_partition(house: House, hours: str, group_id: str)
     assert set(checks_of(house, "windows_complete").values()) == {"SUCCEEDED"}
 
 
+@pytest.mark.slow
 def test_a_covered_partition_fails_its_own_check(house: House, hours: str, group_id: str) -> None:
     """The other partitions of the step pass."""
     house.materialize(copied(house, hours, group_id), KEYS[1])
@@ -72,6 +74,7 @@ def test_a_covered_partition_fails_its_own_check(house: House, hours: str, group
     }
 
 
+@pytest.mark.slow
 def test_a_function_returns_a_value_for_each_partition(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_function_returns_a_value_for_each_partition(
     assert rows == {KEYS[0]: 7, KEYS[1]: 8, KEYS[2]: 0, KEYS[3]: 1, KEYS[4]: 99}
 
 
+@pytest.mark.slow
 def test_a_partitions_page_begins_with_its_own_numbers(
     house: House, hours: str, group_id: str
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_relative_path_is_refused(house: House, hours: str, group_id: str) -> 
         KafkaResource(config=settings).client_settings()
 
 
+@pytest.mark.slow
 def test_the_newest_is_a_record_and_not_a_marker(
     house: House, topic: MakeTopic, produce: Produce, group_id: str, bootstrap: str
 ) -> None:

@@ -40,6 +40,7 @@ def warnings_of(house: House, run_id: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_each_partition_has_its_own(house: House, hours: str, group_id: str) -> None:
     """Also with a sink of one's own: it is drawn from the plan, and nothing is read."""
 
@@ -54,6 +55,7 @@ def test_each_partition_has_its_own(house: House, hours: str, group_id: str) -> 
     assert pictures[0] != pictures[1]
 
 
+@pytest.mark.slow
 def test_without_matplotlib_there_is_none(
     house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,7 @@ def test_without_matplotlib_there_is_none(
     assert warnings_of(house, result.run_id) == []
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_drawn(
     house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

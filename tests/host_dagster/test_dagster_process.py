@@ -72,6 +72,7 @@ def window_id(key: str) -> str:
     return window_id_of("charges", key)
 
 
+@pytest.mark.slow
 def test_an_hour_of_a_job(house: House, hours: str, group_id: str) -> None:
     """The function gets the hour's records; the output and its metadata have the counts."""
     seen: list[int] = []
@@ -97,6 +98,7 @@ def test_an_hour_of_a_job(house: House, hours: str, group_id: str) -> None:
         assert metadata[f"kafka_ordered_ops/{name}"] == count
 
 
+@pytest.mark.slow
 def test_the_function_gets_decoded_records(
     house: House, topic: MakeTopic, group_id: str, produce: Produce
 ) -> None:
@@ -112,6 +114,7 @@ def test_the_function_gets_decoded_records(
     assert values == [{"id": 7}] * 3
 
 
+@pytest.mark.slow
 def test_a_job_without_partitions_in_batches(
     house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_job_without_partitions_in_batches(
     assert sum(sizes) == 26
 
 
+@pytest.mark.slow
 def test_the_next_run_does_only_what_is_missing(
     house: House, hours: str, group_id: str, bootstrap: str
 ) -> None:
@@ -162,6 +166,7 @@ def test_the_next_run_does_only_what_is_missing(
     assert seen == Counter(expected(1))
 
 
+@pytest.mark.slow
 def test_a_retry_policy_goes_on_in_the_same_run(house: House, hours: str, group_id: str) -> None:
     """The step is tried again by Dagster itself."""
     seen: Counter[int] = Counter()

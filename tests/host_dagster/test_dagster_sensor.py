@@ -172,6 +172,7 @@ def this_hour() -> datetime:
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
 
+@pytest.mark.slow
 def test_what_is_too_old_or_not_over_is_left_alone(
     house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_topic_that_is_no_longer_asked_for_does_not_count(
     assert "2026-01-05-02:00 to 2026-01-05-07:00 (6)" in told
 
 
+@pytest.mark.slow
 def test_what_was_rewound_is_asked_for_again(
     house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
@@ -361,6 +363,7 @@ def test_an_asset_that_cannot_be_looked_at_does_not_stop_the_others(
         ticks.tick()
 
 
+@pytest.mark.slow
 def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
     house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_session_in_the_step(
     check_delivered(house, 1, last)
 
 
+@pytest.mark.slow
 def test_a_session_that_the_step_starts(
     house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ with open_dagster_pipes() as pipes:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(*PIPES_WARNINGS)
 @pytest.mark.parametrize("leaves_one_out", [False, True])
 def test_pipes(

@@ -72,6 +72,7 @@ def write(produce: Produce, topic: str, partition: int = 0, count: int = 1) -> N
     produce((topic, partition, None, b"x", BASE_MS + n, ()) for n in range(count))
 
 
+@pytest.mark.slow
 def test_a_new_version_for_new_records_and_for_nothing_else(
     house: House, topic: MakeTopic, produce: Produce, bootstrap: str
 ) -> None:

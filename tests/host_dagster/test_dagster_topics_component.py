@@ -81,6 +81,7 @@ def run(
 # --- a project -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pipeline_without_python(
     house: House,
     hours: str,
@@ -191,6 +192,7 @@ def test_while_a_project_is_developed_each_load_asks(
     assert f"match ^{stem}.* could not be requested" in caplog.text
 
 
+@pytest.mark.slow
 def test_names_ask_nobody(sandbox: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while a project is developed, nor when states are refreshed: no cluster need be known at all."""
     monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")

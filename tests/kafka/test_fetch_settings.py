@@ -15,6 +15,7 @@ from kafka_ordered_ops.kafka.read.reader import RangeReader
 from tests.conftest import MakeTopic
 
 
+@pytest.mark.slow
 def test_a_read_of_few_offsets_fetches_few_bytes(
     bootstrap: str, topic: MakeTopic, group_id: str
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_call_fails_within_ten_seconds_where_every_address_refuses() -> None:
     assert "127.0.0.1:1 (Connection refused), localhost:2 (Connection refused)" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_each_kind_of_first_question_ends_soon_where_every_address_refuses() -> None:
     """A name, a pattern, a reader, a query without a service."""
@@ -112,6 +113,7 @@ def test_each_kind_of_first_question_ends_soon_where_every_address_refuses() -> 
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_a_name_without_an_address_is_not_waited_for() -> None:
     """It is reported like an address that refuses."""
@@ -120,6 +122,7 @@ def test_a_name_without_an_address_is_not_waited_for() -> None:
     assert "broker.invalid:9092 (Failed to resolve" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_a_listener_that_comes_up_is_waited_for_where_a_time_limit_is_given(bootstrap: str) -> None:
     """The limit is the caller's own: it is waited out."""
@@ -132,6 +135,7 @@ def test_a_listener_that_comes_up_is_waited_for_where_a_time_limit_is_given(boot
         late.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_one_address_that_does_not_refuse_is_enough_to_wait() -> None:
     """It takes connections and never answers: it may be slow."""
@@ -191,6 +195,7 @@ def test_what_has_been_read_of_an_address_is_its_last_state() -> None:
 # --- the wrong protocol ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_tls_to_a_plain_listener_is_said_soon(bootstrap: str) -> None:
     """With the client's own guess, as an error that needs a person, and though the listener answers others."""
@@ -267,6 +272,7 @@ def _oidc(bootstrap: str, provider: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_an_identity_provider_that_is_away_is_waited_for(bootstrap: str) -> None:
     """Retriable, and not told as refused credentials."""
     error, took_s = _failure(_oidc(bootstrap, "127.0.0.1:1"), timeout_s=2)
@@ -278,6 +284,7 @@ def test_an_identity_provider_that_is_away_is_waited_for(bootstrap: str) -> None
     assert "credentials" not in str(error)
 
 
+@pytest.mark.slow
 def test_an_identity_provider_that_fails_is_named_while_it_is_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -307,6 +314,7 @@ def test_the_answer_of_an_identity_provider_that_fails_is_shown(
     assert "busy (503)" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_identity_provider_that_refuses_is_named() -> None:
     """Before the time is over, as refused credentials: of the provider, not of the broker."""
     with answering((401, b'{"error":"invalid_client"}')) as provider:

@@ -47,6 +47,7 @@ def test_topics_are_described_with_id_and_partitions(lookup: Lookup, topic: Make
     assert len(lookup.cluster_id()) > 10
 
 
+@pytest.mark.slow
 def test_unknown_topics_are_named_all_at_once_and_not_created(
     lookup: Lookup, bootstrap: str, topic: MakeTopic
 ) -> None:

@@ -80,6 +80,7 @@ def test_metadata_is_exact_through_a_transaction(
         assert read_committed_offsets(settings, group_id, list(offsets)) == offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_member", [False, True], ids=["transaction", "member"])
 def test_offsets_that_no_batch_of_the_broker_holds_are_stored_all(
     settings: ClientSettings, topic: MakeTopic, group_id: str, by_member: bool
@@ -124,6 +125,7 @@ def batches_of(bootstrap: str, bytes_max: int) -> Iterator[None]:
         change(None, AlterConfigOpType.DELETE)
 
 
+@pytest.mark.slow
 def test_smaller_batches_suffice_and_a_refusal_names_size_and_setting(
     settings: ClientSettings, bootstrap: str, topic: MakeTopic, group_id: str
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_wrong_client_is_refused_before_its_memory_is_used(settings: ClientSet
         consumer.close()
 
 
+@pytest.mark.slow
 def test_an_unreachable_broker_ends_near_the_deadline() -> None:
     """No group coordinator and no broker: the error says which."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})

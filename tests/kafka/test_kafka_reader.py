@@ -96,6 +96,7 @@ def read(
     return came
 
 
+@pytest.mark.slow
 def test_a_record_comes_back_as_it_was_written(settings: ClientSettings, topic: MakeTopic) -> None:
     """Null and empty differ, header keys repeat in order, header values may be null."""
     name = topic()

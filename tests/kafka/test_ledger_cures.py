@@ -124,6 +124,7 @@ def of_no_sequence(value: bytes) -> bytes:
     return re.sub(rb'"sequence":\d+', b'"sequence":%d' % 2**62, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [damaged, of_no_sequence, lambda _: b"[" * 100_000])
 def test_an_unreadable_state_is_removed_by_a_reset(
     bootstrap: str,
@@ -153,6 +154,7 @@ def test_an_unreadable_state_is_removed_by_a_reset(
             assert offsets_of(read_plan(begun.settings, rest)) == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.slow
 def test_a_time_map_of_an_impossible_partition_is_removed_by_the_next_change(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_damaged_record_stops_its_group_until_it_is_restored(
     assert offsets_of(read_plan(begun.settings, rest)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 def test_parts_that_are_missing_are_damage(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -120,6 +121,7 @@ def test_parts_that_are_missing_are_damage(
     assert begun.plan(before(orders, 12), "open").attempt == 2
 
 
+@pytest.mark.slow
 def test_a_record_without_our_headers_is_damage_that_can_be_restored(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_count_of_parts_that_cannot_be_costs_nothing(
         begun.list()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [*DAMAGES, None])
 def test_a_damaged_time_map_is_made_again(
     bootstrap: str,
@@ -177,6 +180,7 @@ def test_a_damaged_time_map_is_made_again(
         assert cold.plan(before(orders, 100), "rest").taken == rest.taken
 
 
+@pytest.mark.slow
 def test_a_damaged_open_window_can_be_abandoned(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -202,6 +206,7 @@ def test_a_damaged_open_window_can_be_abandoned(
     assert committed_offset(begun, orders) == 2
 
 
+@pytest.mark.slow
 def test_an_open_window_that_the_state_does_not_know_cannot_commit(
     bootstrap: str, windows: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -233,6 +238,7 @@ def test_a_damaged_window_of_the_past_stops_only_the_looking_at_it(
     assert committed_offset(begun, orders) == 2
 
 
+@pytest.mark.slow
 def test_damage_of_one_group_is_nothing_to_its_neighbours(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -252,6 +258,7 @@ def test_damage_of_one_group_is_nothing_to_its_neighbours(
         assert committed_offset(other, orders) == 2
 
 
+@pytest.mark.slow
 def test_a_state_that_was_removed_is_a_lost_ledger(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_ledger_with_too_few_partitions_is_refused(
             call()
 
 
+@pytest.mark.slow
 def test_growing_the_ledger_changes_nothing(
     bootstrap: str,
     topic: MakeTopic,
@@ -179,6 +180,7 @@ def test_a_ledger_that_forgets_is_refused(
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
 
 
+@pytest.mark.slow
 def test_a_ledger_that_takes_only_small_records_stores_all_or_nothing(
     bootstrap: str, topic: MakeTopic, open_service: MakeService, orders: str, ledger: str
 ) -> None:
@@ -245,6 +247,7 @@ def test_a_name_that_no_topic_can_have_is_refused_at_once(
         OrderedWindows({"bootstrap.servers": bootstrap}, group_id, ledger_topic=name)
 
 
+@pytest.mark.slow
 def test_compaction_of_the_ledger_changes_nothing(
     topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, group_id: str
 ) -> None:
@@ -273,6 +276,7 @@ def test_compaction_of_the_ledger_changes_nothing(
     assert offsets_of(read_plan(writer.settings, rest)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 def test_what_was_compacted_away_unseen_is_not_believed_any_more(
     bootstrap: str,
     topic: MakeTopic,

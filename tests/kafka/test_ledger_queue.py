@@ -157,6 +157,7 @@ def test_any_record_is_a_ticket_or_none(key: bytes, value: bytes | None) -> None
     assert line.ahead_of(None) in (0, 1)
 
 
+@pytest.mark.slow
 def test_tickets_are_bounded() -> None:
     """A flood of them takes no memory without an end."""
     line = Line("group")

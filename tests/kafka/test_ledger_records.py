@@ -105,6 +105,7 @@ def is_ours(key: bytes, group_id: str) -> bool:
 # --- records of newer versions ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "of_plan"),
     [

@@ -69,6 +69,7 @@ def told(error: LedgerError, group_id: str, ledger: str, kind: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forge", [newer, cut])
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_forged_state_is_restored_and_nothing_is_lost(
@@ -101,6 +102,7 @@ def test_a_forged_state_is_restored_and_nothing_is_lost(
         assert offsets_of(read_plan(begun.settings, rest)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forge", [newer, newer_plan, cut])
 @pytest.mark.parametrize("window_id", ["open", "done"])
 def test_a_forged_window_is_restored(
@@ -132,6 +134,7 @@ def test_a_forged_window_is_restored(
     assert offsets_of(read_plan(begun.settings, rest)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["window", "forgotten"])
 def test_a_forged_record_that_there_never_was_is_removed(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str, kind: str
@@ -152,6 +155,7 @@ def test_a_forged_record_that_there_never_was_is_removed(
     calls[kind]()
 
 
+@pytest.mark.slow
 def test_a_state_that_the_ledger_no_longer_has_is_given_up_in_two_steps(
     bootstrap: str, windows: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_state_of_a_group_that_never_was_is_removed(
     assert windows.state() is None
 
 
+@pytest.mark.slow
 def test_what_was_removed_does_not_come_back(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -209,6 +214,7 @@ def test_what_was_removed_does_not_come_back(
     assert stored(bootstrap, place) == there
 
 
+@pytest.mark.slow
 def test_nothing_else_is_restored(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:

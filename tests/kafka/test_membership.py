@@ -360,6 +360,7 @@ def test_a_member_without_partitions_leaves_after_the_rebalance_that_is_under_wa
         until(lambda: len(lookup.group_members(group_id)) == 1, busy)
 
 
+@pytest.mark.slow
 def test_a_member_fetches_nothing(
     settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_commit_without_an_answer_is_read_back(
         assert member.committed([tp]) == {tp: CommittedOffset(4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["at once", "not in time"])
 def test_another_thread_commits_while_partitions_are_given_up(
     settings: ClientSettings,
@@ -137,6 +138,7 @@ def test_every_refusal_of_a_generation_is_named(
         assert caught.value.facts == {"group_id": group_id}
 
 
+@pytest.mark.slow
 def test_a_commit_that_nobody_knows_of_says_so(
     settings: ClientSettings, topic: MakeTopic, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_commit_that_nobody_knows_of_says_so(
         assert caught.value.retriable
 
 
+@pytest.mark.slow
 def test_a_commit_does_not_wait_for_a_busy_member(
     settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:

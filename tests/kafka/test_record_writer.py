@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from kafka_ordered_ops import (
     BrokerUnreachableError,
     ClientSettings,
@@ -92,6 +94,7 @@ def test_only_the_record_that_is_too_large_is_refused(world: World) -> None:
     assert len(world.stored("out")) == 4
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away_is_named_in_time() -> None:
     """The deadline of a record holds though no broker ever answers, and a later record is stored."""
     with EmbeddedKafka() as kafka:

@@ -45,6 +45,7 @@ def test_silence_is_told_from_proof(windows: OrderedWindows, silenced: str) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_window_takes_no_record_past_its_cutoff(windows: OrderedWindows, silenced: str) -> None:
     """The index knows of no record at or after second 1000, and 7200 and 7210 stay all the same."""
     plan = windows.plan(before(silenced, 1000, Earliest()), "w")

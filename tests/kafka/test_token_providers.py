@@ -77,6 +77,7 @@ def read(settings: ClientSettings, topic: str, pause_s: float = 0.0) -> list[int
     return offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_records_are_read_with_tokens_of_a_function(
     broker: TokenBroker, topic: str, reader: str
@@ -111,6 +112,7 @@ def test_a_token_is_made_again_before_it_expires(
     assert not any(record.levelname in ("WARNING", "ERROR") for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_another_process_calls_the_function_itself(
     broker: TokenBroker, topic: str, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ with open_lookup(pickle.loads(bytes.fromhex(sys.stdin.read()))) as lookup:
     assert token_functions.made == []
 
 
+@pytest.mark.slow
 def test_the_command_line_calls_the_function_itself(broker: TokenBroker, tmp_path: Path) -> None:
     """Where it is allowed for this command; else an error says how."""
     calls = tmp_path / "calls"

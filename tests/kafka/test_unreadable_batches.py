@@ -132,6 +132,7 @@ def test_a_batch_is_passed_over_where_nothing_in_it_is_wanted(
     assert read(by(), bombed, wanted) == [n for n in range(10) if n in wanted]
 
 
+@pytest.mark.slow
 def test_a_batch_whose_end_is_not_found_is_not_passed_over(
     bootstrap: str, group_id: str, ledger: str, bombed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_batch_whose_end_is_not_found_is_not_passed_over(
         assert lost_of(windows, "w") == [(3, 7)]
 
 
+@pytest.mark.slow
 def test_an_open_read_names_where_to_go_on(by: By, bootstrap: str, bombed: str) -> None:
     """Its reader stops the partition, adds it again, and has the rest."""
     tp = TopicPartition(bombed, 0)
@@ -242,6 +244,7 @@ def lost_of(windows: OrderedWindows, window_id: str) -> list[tuple[int, int]]:
     return [pair for offsets in windows.show(window_id).plan.lost.values() for pair in offsets]
 
 
+@pytest.mark.slow
 def test_a_window_goes_on_once_its_loss_is_accepted(windows: OrderedWindows, bombed: str) -> None:
     """Planned by the index alone, it fails when it is read; taken up with `warn`, it has the rest."""
     window = before(bombed, 100, Earliest())
@@ -260,6 +263,7 @@ def test_a_window_goes_on_once_its_loss_is_accepted(windows: OrderedWindows, bom
     assert windows.offsets().lag == 0
 
 
+@pytest.mark.slow
 def test_a_plan_that_has_to_read_the_batch_records_it_as_lost(
     windows: OrderedWindows, bombed: str
 ) -> None:
@@ -275,6 +279,7 @@ def test_a_plan_that_has_to_read_the_batch_records_it_as_lost(
     assert offsets_of(read_plan(windows.settings, plan)) == {2, 7, 8}
 
 
+@pytest.mark.slow
 def test_times_are_searched_past_the_batch(
     windows: OrderedWindows, bootstrap: str, topic: MakeTopic, produce: Produce
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_batch_has_at_most_so_many_bytes(broker: BrokerWorld) -> None:
     assert 7 < len(batches) < 40
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_are_done_with_one_by_one(broker: BrokerWorld) -> None:
     """What was not returned yet is not committed, although it was taken out together."""
     broker.create("orders")

@@ -150,6 +150,7 @@ def test_a_plan_is_read_as_its_window_says(world: World) -> None:
         OrderedReader.of_plan(plan, world.settings)
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.sampled_from([b'{"id": 7}', b"x", None]), max_size=8), max_size=3),

@@ -83,6 +83,7 @@ def test_a_pause_takes_out_of_order_records_back(world: World) -> None:
         assert tail.late == []
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_paused_partition_is_bounded(world: World) -> None:
     """Reading stops when memory is full, and the disk is not used."""
     first, second = pair(world)

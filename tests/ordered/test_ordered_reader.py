@@ -227,6 +227,7 @@ def test_records_that_retention_takes_meanwhile(memory: MemoryWorld) -> None:
         assert not reader.is_done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True])
 def test_a_topic_that_is_deleted_meanwhile(memory: MemoryWorld, again: bool) -> None:
     """Named; also if there is another one of its name now."""
@@ -241,6 +242,7 @@ def test_a_topic_that_is_deleted_meanwhile(memory: MemoryWorld, again: bool) -> 
             list(reader)
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_no_stall(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only reading counts: a quiet turn after a long pause, as by a connection that was dropped meanwhile, is none."""
     memory.create("orders")

@@ -269,6 +269,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_a_small_file_system_that_is_full(tmp_path: Path) -> None:
     """As with a limit: the error is the system's own, of a real disk."""
@@ -296,6 +297,7 @@ def test_a_small_file_system_that_is_full(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_reader_killed_while_it_spills(tmp_path: Path) -> None:
     """Its folder stays, with the records in it, until the next reader with the same folder begins to spill."""
     with subprocess.Popen(

@@ -62,6 +62,7 @@ def test_a_record_at_the_end_waits_for_the_longer_of_grace_and_out_of_orderness(
         assert tail.late == []
 
 
+@pytest.mark.slow
 def test_an_idle_partition_moves_with_the_clock(world: World) -> None:
     """As far as `grace` before it, and no further; so nothing is late that came within it."""
     world.create("orders", partitions=2)
@@ -101,6 +102,7 @@ def test_a_partition_that_starts_late_is_waited_for(world: World) -> None:
         assert tail.late == []
 
 
+@pytest.mark.slow
 def test_an_open_transaction_holds_back_and_is_shown(world: World) -> None:
     """The clock moves no partition past one; its records come in order when it ends."""
     world.create("orders", partitions=2)

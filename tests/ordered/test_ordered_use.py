@@ -443,6 +443,7 @@ with InMemoryKafka() as kafka:
 """
 
 
+@pytest.mark.slow
 def test_the_first_poll_imports_no_pandas() -> None:
     """PyArrow does so with its first array: when the reader is opened, and not while records wait."""
     done = subprocess.run(

@@ -66,6 +66,7 @@ def test_a_topic_with_another_id_than_the_expected_one_is_not_read(world: World)
         list(reader.batches())
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_stopped_is_read_anew(broker: BrokerWorld) -> None:
     """Its owner has looked at where to begin; other topics are read on in between."""
     for name in ("orders", "others"):

@@ -77,6 +77,7 @@ def order_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[int, str, int, int
     return found
 
 
+@pytest.mark.slow
 @given(
     logs=_LOGS,
     size=st.integers(1, 7),

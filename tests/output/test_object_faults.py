@@ -78,6 +78,7 @@ def _ends_before(step: int, other: Callable[[], object]) -> tuple[Callable[[str]
     return hook, ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["publish", "check_ready", "found"])
 @pytest.mark.parametrize("drafts", [1, 2])
 def test_a_publisher_that_finds_the_other_s_work_done_is_content(
@@ -116,6 +117,7 @@ def test_what_is_published_is_seen_while_another_publishes_it_again(memory: Make
     assert step > 2
 
 
+@pytest.mark.slow
 def test_a_window_that_another_process_has_joined_meanwhile_is_joined(memory: MakeRoot) -> None:
     """Its parts are gone then: the whole is there."""
     for step in range(1, 60):

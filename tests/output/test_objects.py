@@ -74,6 +74,7 @@ def service(kafka: InMemoryKafka) -> OrderedWindows:
 # --- every crash point ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: MakeRoot) -> None:
     """No glob sees a file before the commit, no manifest reader a part, and in the end nothing is left behind."""
     step = 0

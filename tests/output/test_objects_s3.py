@@ -70,6 +70,7 @@ def root(request: pytest.FixtureRequest) -> str:
 # --- delivered ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_window_is_copied_and_read_back_by_everybody(
     windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_duckdb_reads_the_list_of_a_local_folder(windows: OrderedWindows, tmp_pa
     assert files(tmp_path / "nowhere") == []
 
 
+@pytest.mark.slow
 def test_credentials_come_from_the_environment(
     windows: OrderedWindows, server: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_credentials_come_from_the_environment(
     assert len(files(root.replace("s3://", "s3a://"))) == 1
 
 
+@pytest.mark.slow
 def test_a_block_may_write_files_of_its_own(
     windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_block_may_write_files_of_its_own(
     assert len(files(root, storage_options=server)) == 1
 
 
+@pytest.mark.slow
 def test_a_split_window_is_one_window(
     windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
@@ -341,6 +345,7 @@ def test_a_stage_of_another_group_is_left(memory: Callable[[], str]) -> None:
     assert not older.exists()
 
 
+@pytest.mark.slow
 def test_no_secret_is_stored_or_shown(
     windows: OrderedWindows,
     server: dict[str, str],
@@ -386,6 +391,7 @@ def test_an_account_of_another_cloud_is_looked_for_there(
     assert config.get("endpoint", config.get("azure_storage_endpoint")) == endpoint
 
 
+@pytest.mark.slow
 def test_files_that_s3_does_not_copy_are_published(
     server: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

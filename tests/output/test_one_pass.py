@@ -113,6 +113,7 @@ def test_the_names_in_a_root_are_read_once_a_lock(
     assert read.count(str(root)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_pass_that_dies_at_any_step_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool

@@ -113,6 +113,7 @@ def folders_of(root: str) -> set[str]:
 # --- every crash point ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_replacement_that_is_killed_anywhere_is_finished_by_the_next(make_root: MakeRoot) -> None:
     """Readers see the old rows, for an instant none, or the new ones; in the end these, and nothing is left."""
     for killed in every_kill(least=5):
@@ -137,6 +138,7 @@ def published_rows(root: str, window_id: str) -> list[int]:
     return objects_support.rows_in(root, published(root).get(window_id, []))
 
 
+@pytest.mark.slow
 def test_a_window_that_comes_to_another_date_is_never_there_twice(make_root: MakeRoot) -> None:
     """It was forgotten, say, and its id was given to a window of other times."""
     for killed in every_kill(least=5):
@@ -152,6 +154,7 @@ def test_a_window_that_comes_to_another_date_is_never_there_twice(make_root: Mak
         assert left_over(root) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_publisher_left_goes_when_another_attempt_comes_to_another_date(
     make_root: MakeRoot,
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_window_beyond_memory_waits_on_disk_and_leaves_nothing_there(
     assert not list(control.glob("kafka-ordered-ops-*"))
 
 
+@pytest.mark.slow
 def test_progress_rises_to_all_offsets(bootstrap: str, topic: MakeTopic, tmp_path: Path) -> None:
     """Offsets without a record count as well, so the last report is always everything."""
     case = random_case(bootstrap, {topic(partitions=2): 2}, seed=5)

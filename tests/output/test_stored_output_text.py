@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def test_any_marker_is_read_or_is_none(tmp_path: Any, content: bytes) -> None:
     assert found is None or found.root == str(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200))
 @given(st.sampled_from(RESULTS).flatmap(changed))
 def test_any_stored_result_is_an_output_or_none(text: bytes) -> None:

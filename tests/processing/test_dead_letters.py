@@ -129,6 +129,7 @@ def test_a_topic_that_may_not_be_written_to_is_refused_before_the_first_record(
     assert isinstance(found.error, ValueError)
 
 
+@pytest.mark.slow
 def test_a_topic_that_goes_away_ends_processing_and_its_record_is_not_done(world: World) -> None:
     """After it was tried again for some time; the error names the record and what failed at first."""
     world.create("orders")
@@ -160,6 +161,7 @@ def test_a_topic_that_goes_away_ends_processing_and_its_record_is_not_done(world
     assert not [one for one in results if one.error]
 
 
+@pytest.mark.slow
 def test_what_is_done_is_kept_when_a_dead_letter_is_refused(world: World) -> None:
     """The records that are done are not processed again."""
     world.create("orders")
@@ -177,6 +179,7 @@ def test_what_is_done_is_kept_when_a_dead_letter_is_refused(world: World) -> Non
     assert list(kept) == [(1, 11)]
 
 
+@pytest.mark.slow
 def test_a_record_that_its_headers_make_too_large_is_not_done(world: World) -> None:
     """It fits into its own topic, and not into the other one with what is added."""
     world.create("orders")

@@ -268,6 +268,7 @@ def test_a_map_without_room_keeps_what_is_written(
     check_once_in_order(written(world), places(range(80)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("topics")
 def test_many_outputs_are_written_at_once_and_no_more_are_made_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch

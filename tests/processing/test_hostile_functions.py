@@ -237,6 +237,7 @@ def test_a_back_off_may_use_its_processor(
 # --- functions that hang ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_async_function_that_blocks_its_event_loop_passes_its_time_out(
     memory: MemoryWorld,
 ) -> None:
@@ -353,6 +354,7 @@ def test_a_process_that_a_function_forks_ends_with_the_call(
     assert sorted(notes.read_text().splitlines()) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_processing_stops_while_the_cluster_never_answers() -> None:
     """Connections are accepted, and nothing else comes: not even the group was joined."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -128,6 +128,7 @@ def test_a_part_that_nobody_waits_for_is_refused_before_its_first_record(world: 
     assert not calls.seen
 
 
+@pytest.mark.slow
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

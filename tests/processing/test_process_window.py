@@ -406,6 +406,7 @@ def test_a_window_whose_commit_was_refused_is_only_committed(world: World) -> No
     assert not calls.seen
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

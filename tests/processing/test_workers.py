@@ -346,6 +346,7 @@ def test_a_coroutine_from_a_plain_function_is_an_error() -> None:
     assert isinstance(result.error, TypeError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "kind"),
     [

@@ -309,6 +309,7 @@ def test_records_of_every_server() -> None:
         assert client.read("billing", wait_s=0.2).records == []
 
 
+@pytest.mark.slow
 def test_async_client(running: Running) -> None:
     """It does all that the plain one does, many calls at a time."""
 

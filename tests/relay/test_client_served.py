@@ -271,6 +271,7 @@ def test_a_server_whose_service_has_ended_raises_why(memory: MemoryWorld) -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_waiting_client_that_left_holds_no_record(memory: MemoryWorld) -> None:
     """A record that is written after the client of a waiting read was gone is for the next one, in its first attempt."""
     filled(memory, 0)

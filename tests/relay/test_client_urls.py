@@ -23,6 +23,7 @@ def running() -> Iterator[Running]:
 AWAY = "http://relay.example:8642"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [RelayClient, AsyncRelayClient])
 def test_a_token_is_not_sent_in_plain_text(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """To another machine it needs TLS, or the word of somebody who knows; to this one it does not."""

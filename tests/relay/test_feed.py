@@ -49,6 +49,7 @@ class SlowReader:
         return [Turn(TP, None, self.reached)]
 
 
+@pytest.mark.slow
 def test_an_end_is_reported_where_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before anything was fetched, nor while records are on their way; and beyond, an open transaction is waited for."""
     monkeypatch.setattr(feed, "_QUIET_S", 3.0)

@@ -288,6 +288,7 @@ def test_what_clients_send_is_no_news(running: Running, caplog: pytest.LogCaptur
     assert _lines(caplog) == []
 
 
+@pytest.mark.slow
 def test_a_stop_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     """A server that is stopped while clients wait, or take none of their answers, ends in seconds and without a traceback."""
     caplog.set_level(logging.INFO)
@@ -316,6 +317,7 @@ def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_connections_in_all() -> None:
     """The same for all clients together."""
     limits = Limits(connections_max=3, connections_per_peer_max=8)
@@ -413,6 +415,7 @@ def test_answer_to_head_has_no_body(running: Running) -> None:
     assert found.partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_uvloop", [False, True], ids=["asyncio", "uvloop"])
 def test_handshakes_that_do_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_uvloop: bool

@@ -112,6 +112,7 @@ def test_a_reader_holds_no_more_than_it_may(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_room_is_made_by_all_that_ends_a_lease(world: World) -> None:
     """An acknowledgement, also through another server; giving back; the end of the lease. An extended one goes on."""
     world.create("orders")
@@ -144,6 +145,7 @@ def test_room_is_made_by_all_that_ends_a_lease(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_reader_that_waits_in_vain_keeps_nobody_else_waiting(memory: MemoryWorld) -> None:
     """Reads behind one that may have no more are served."""
     memory.create("orders")
@@ -273,6 +275,7 @@ def test_a_read_of_some_topics_begins_nothing_in_the_others(world: World) -> Non
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_reader_that_opens_too_many_windows(world: World) -> None:
     """Those that are not done count, also after a restart; who opens one of them again, and the others, are not refused."""
     world.create("orders", 2)

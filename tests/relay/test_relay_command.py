@@ -141,6 +141,7 @@ def test_refused_before_anything_is_touched(
         assert reason in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_token_is_printed_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The token goes to stdout, its hash to the file, with what it allows."""
     file = tmp_path / "tokens"

@@ -103,6 +103,7 @@ def test_a_cancelled_record_is_free_at_once(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_record_comes_again_after_its_lease_and_never_before(world: World) -> None:
     """An unacknowledged record is handed out again when its lease has ended; an extended lease ends later."""
     world.create("orders")
@@ -198,6 +199,7 @@ def test_a_waiting_read_gets_what_is_written(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_read_without_a_wait_returns_what_is_there(world: World) -> None:
     """The first one of a new group, and each of many that follow, until there is really nothing."""
     world.create("orders", 2)

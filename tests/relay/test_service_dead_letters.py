@@ -88,6 +88,7 @@ def test_a_dead_letter_that_is_refused_is_shown(world: World) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_window_with_a_dead_letter_that_is_refused_goes_on(memory: MemoryWorld) -> None:
     """Whoever reads it gets the record again and again, and not nothing for ever; once it is acknowledged, it is done."""
     memory.create("orders")
@@ -132,6 +133,7 @@ def test_a_topic_that_takes_the_dead_letter_later(memory: MemoryWorld) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_brokers_that_are_away_delay_a_dead_letter(
     memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -45,6 +45,7 @@ from tests.support.relay_servers import status as status_of
 from tests.support.wire import write_batch
 
 
+@pytest.mark.slow
 def test_brokers_that_are_away_delay_everything(memory: MemoryWorld) -> None:
     """While the cluster cannot be reached nothing is answered with nothing, since records wait; afterwards nothing is lost."""
     memory.create("orders")
@@ -119,6 +120,7 @@ def test_a_lease_of_a_partition_that_was_just_added(memory: MemoryWorld) -> None
     run(scenario())
 
 
+@pytest.mark.slow
 def test_lost_records_are_reported_or_passed(memory: MemoryWorld) -> None:
     """Records that retention took before they were read are an error, or a warning if so asked."""
     memory.create("orders")
@@ -183,6 +185,7 @@ def test_a_recreated_topic_is_refused(memory: MemoryWorld) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_topics_change_while_they_are_served(
     memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def read_all(http: httpx.Client, count: int, **given: Any) -> list[dict[str, Any
     return found
 
 
+@pytest.mark.slow
 def test_it_ends_no_record_of_a_group(world: World, callers: Callers) -> None:
     """It lets every lease of the group end, more often than there are attempts: the worker gets all, for the first time."""
     guest = callers.guest()
@@ -115,6 +116,7 @@ def test_it_ends_no_record_of_a_group(world: World, callers: Callers) -> None:
     assert world.stored("dead") == []
 
 
+@pytest.mark.slow
 def test_it_holds_what_its_line_allows(callers: Callers) -> None:
     """As many records, for as long: the others are the worker's at once, and these soon."""
     limits = TokenLimits(pending_max=5, lease_s_max=6.0)
@@ -143,6 +145,7 @@ def test_it_does_not_reach_a_group_that_is_not_in_its_line(callers: Callers) -> 
     assert len(read_all(guest, RECORDS, group="guests-1")) == RECORDS
 
 
+@pytest.mark.slow
 def test_it_shuts_no_group_out(callers: Callers) -> None:
     """It asks for more groups than a server reads, at the same time: others still begin theirs."""
     limits = TokenLimits(groups_max=3)

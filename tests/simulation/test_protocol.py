@@ -11,7 +11,7 @@ from tests.simulation.oracle import Broken
 from tests.simulation.protocol import Protocol, ProtocolHistory
 
 #: Histories of `make test`; `make nightly` sets more.
-HISTORIES = int(os.environ.get("SIMULATED_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("SIMULATED_HISTORIES", "300"))
 PIECES = 4
 #: A wrong protocol is found within so many histories.
 FOUND_WITHIN = 200

@@ -12,7 +12,7 @@ from tests.support.memory_world import MemoryWorld
 from tests.support.worlds import World
 
 
-@pytest.fixture(params=["memory", "broker"])
+@pytest.fixture(params=["memory", pytest.param("broker", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Each test runs in both worlds."""
     made: World = (

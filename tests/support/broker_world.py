@@ -36,6 +36,7 @@ class BrokerWorld(World):
         super().__init__({"bootstrap.servers": bootstrap}, suffix=suffix)
         self._bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._created: list[str] = []
         self._producers: dict[str, Producer] = {}
         #: Partitions that each open transaction has written to.
         self._open: dict[str, set[TopicPartition]] = {}
@@ -49,6 +50,7 @@ class BrokerWorld(World):
             name, partitions, 1, config={"retention.ms": "-1", **_ONE_SEGMENT, **settings}
         )
         self._admin.create_topics([new])[name].result(TIMEOUT_S)
+        self._created.append(name)
         self._await_leaders(name, partitions)
 
     def delete(self, topic: str) -> None:
@@ -198,3 +200,8 @@ class BrokerWorld(World):
             # Whatever failed before is the failure to be told of.
             with suppress(KafkaException, AssertionError):
                 self.end(transaction, "abort")
+        if self._created:
+            for deleted in self._admin.delete_topics(self._created).values():
+                # The test may have deleted it.
+                with suppress(KafkaException):
+                    deleted.result(TIMEOUT_S)

@@ -22,6 +22,7 @@ __all__ = ["spark"]  # a fixture
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_window_in_memory_is_read_and_written_with_spark(
     spark: SparkSession, tmp_path: Path, ordered: bool

@@ -123,6 +123,7 @@ def _given_back(windows: OrderedWindows, window_id: str) -> bool:
     return not any(taken & part.done for tp, part in state if (taken := plan.taken.get(tp)))
 
 
+@pytest.mark.slow
 def test_an_offset_moved_forward_is_joined_with_progress(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -178,6 +179,7 @@ def test_an_offset_moved_back_rewinds_what_lies_behind_it(
     assert offsets_of(read_plan(windows.settings, last)) == set(range(25, 30))
 
 
+@pytest.mark.slow
 def test_what_is_late_is_right_again_after_a_move_back(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_move_back_behind_the_log_start_is_a_loss(
     assert offsets_of(read_plan(windows.settings, plan)) == {3, 4, 5}
 
 
+@pytest.mark.slow
 def test_open_windows_keep_their_claims_when_offsets_move(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -280,6 +283,7 @@ def test_pruned_intervals_behind_a_cut_come_late(
 # --- when it is adopted -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_moved_offsets_are_adopted_at_plan_and_at_commit(
     bootstrap: str, windows: OrderedWindows, adopting: OrderedWindows, orders: str
 ) -> None:

@@ -255,6 +255,7 @@ def test_a_thread_does_not_wait_for_ever() -> None:
                 thread.join()
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_told_at_once_and_ends(
     bootstrap: str, orders: str, group_id: str
 ) -> None:

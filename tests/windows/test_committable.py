@@ -13,6 +13,7 @@ from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import BASE_MS, before
 
 
+@pytest.mark.slow
 def test_a_window_that_would_overfill_the_groups_state_is_not_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_failed_job_commits_nothing(windows: OrderedWindows, window: Window) -
     assert windows.plan(window, "w").taken == plan.taken
 
 
+@pytest.mark.slow
 def test_a_try_that_was_taken_over_leaves_nothing_behind(
     windows: OrderedWindows, window: Window
 ) -> None:

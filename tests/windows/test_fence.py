@@ -193,6 +193,7 @@ def test_nothing_in_a_model_is_asked_inside_the_fence(
     assert watch.questions == []
 
 
+@pytest.mark.slow
 def test_nothing_of_brokers_is_asked_inside_the_fence(
     bootstrap: str, windows: OrderedWindows, orders: str, watch: Watch
 ) -> None:

@@ -261,6 +261,7 @@ def test_a_start_below_the_log_is_loss(
     assert offsets(windows, (orders, 0)) == [6]
 
 
+@pytest.mark.slow
 def test_offsets_of_some_partitions_expire(
     bootstrap: str, topic: MakeTopic, produce: Produce, windows: OrderedWindows
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_topic_deleted_between_plan_and_commit_does_not_block_the_other(
     assert offsets(windows, (gone, 0), (kept, 0)) == [None, 3]
 
 
+@pytest.mark.slow
 def test_a_written_window_of_a_deleted_topic_is_committed_by_its_retry(
     bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str]
 ) -> None:
@@ -360,6 +362,7 @@ def test_a_written_window_of_a_deleted_topic_is_committed_by_its_retry(
     assert offsets(windows, (gone, 0), (kept, 0)) == [None, 1]
 
 
+@pytest.mark.slow
 def test_a_window_of_a_deleted_topic_can_be_abandoned(
     bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str]
 ) -> None:
@@ -410,6 +413,7 @@ def test_partitions_added_after_the_plan_come_with_the_next_window(
     assert offsets(windows, *places) == [3, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_partition_added_under_an_open_window_is_planned_around_it(
     bootstrap: str, topic: MakeTopic, produce: Produce, windows: OrderedWindows
 ) -> None:

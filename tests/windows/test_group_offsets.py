@@ -11,6 +11,7 @@ from tests.support.both_worlds import world as world
 from tests.support.worlds import World
 
 
+@pytest.mark.slow
 def test_a_group_of_windows(world: World) -> None:
     """What is done, with holes, and what open windows hold."""
     world.create("orders", partitions=2)

@@ -16,6 +16,7 @@ from tests.support.interval_oracle import stamped
 from tests.support.windows_support import before
 
 
+@pytest.mark.slow
 def test_a_process_reads_each_timestamp_once(
     bootstrap: str,
     topic: MakeTopic,

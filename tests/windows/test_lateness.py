@@ -226,6 +226,7 @@ def test_several_windows_stop_behind_the_last_of_them(
     assert {key[2] for key in late_of(third, found)} == {5}
 
 
+@pytest.mark.slow
 def test_lateness_is_decided_by_the_index_only_where_it_proves(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

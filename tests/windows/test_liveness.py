@@ -323,6 +323,7 @@ class DeletingLookup(Lookup):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deleted", "expected"),
     [
@@ -347,6 +348,7 @@ def test_records_deleted_before_they_are_read_are_looked_for_again(
     assert isinstance(cluster.verdict(before(name, 60)), Live)
 
 
+@pytest.mark.slow
 def test_a_compacted_record_proves_nothing(
     cluster: Cluster, bootstrap: str, topic: MakeTopic, produce: Produce
 ) -> None:

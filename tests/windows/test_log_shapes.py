@@ -234,6 +234,7 @@ def test_a_producer_that_died_in_its_transaction_delays_records_and_loses_none(
     assert offsets_of(oracle.delivered) == {0, 2}
 
 
+@pytest.mark.slow
 def test_uncommitted_readers_get_open_and_aborted_records_once(
     bootstrap: str,
     topic: MakeTopic,

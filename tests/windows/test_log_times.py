@@ -71,6 +71,7 @@ def test_timestamps_that_the_broker_refuses(topic: MakeTopic, bootstrap: str) ->
             write_batch(bootstrap, name, [time_ms])
 
 
+@pytest.mark.slow
 def test_one_record_from_the_future_hides_nothing(
     topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:
@@ -86,6 +87,7 @@ def test_one_record_from_the_future_hides_nothing(
     oracle.check_complete()
 
 
+@pytest.mark.slow
 def test_create_time_and_append_time_in_one_log(
     bootstrap: str, topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_plan_does_not_wait_for_ever(windows: OrderedWindows, orders: str) -> 
     assert [record.plan.window_id for record in windows.list()] == ["early"]
 
 
+@pytest.mark.slow
 def test_a_plan_can_refuse_to_step_around(windows: OrderedWindows, orders: str) -> None:
     """Nothing is written; what is only being taken up, or done, stands in nobody's way."""
     early = windows.plan(before(orders, 12, Earliest()), "early")
@@ -172,6 +173,7 @@ def test_windows_of_the_same_call_are_not_in_each_other_s_way(
     assert offsets_of(read_plan(windows.settings, plans[2])) == {2, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [FAIL, replace(WAIT, claim_wait=timedelta(0))])
 def test_a_claim_that_appears_while_a_window_is_drafted_is_in_the_way(
     windows: OrderedWindows, orders: str, policy: Policy
@@ -185,6 +187,7 @@ def test_a_claim_that_appears_while_a_window_is_drafted_is_in_the_way(
     assert caught.value.open_windows == ["early"]
 
 
+@pytest.mark.slow
 def test_forgotten_claims_are_taken_over(windows: OrderedWindows, orders: str) -> None:
     """Those planned, and older than the limit: told, and their attempts can never commit."""
     with at_clock(windows, yesterday) as past:
@@ -234,6 +237,7 @@ def test_a_claim_that_was_touched_meanwhile_is_not_taken_over(
     assert windows.commit(revived[0]).status is WindowStatus.COMMITTED
 
 
+@pytest.mark.slow
 def test_a_report_of_a_part_keeps_a_claim_young(windows: OrderedWindows, orders: str) -> None:
     """A split window is being worked on as long as parts report."""
     with at_clock(windows, yesterday) as past:
@@ -299,6 +303,7 @@ MEANWHILE: dict[str, tuple[Callable[[OrderedWindows, str], object], set[int]]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("kind", ["catch-up", "interval"])
 def test_a_window_is_decided_by_the_group_as_it_is_inside_the_fence(

@@ -49,6 +49,7 @@ def _process(world: World) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["streams", "share", "connect"])
 def test_a_group_of_another_kind_is_refused_by_every_call(broker: BrokerWorld, kind: str) -> None:
     """A window's commit would be taken for that program's progress, and it would skip its records."""

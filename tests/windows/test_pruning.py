@@ -81,6 +81,7 @@ def test_windows_are_pruned_by_age(windows: OrderedWindows, orders: str) -> None
     windows.commit(windows.plan(before(orders, 12), "open-for-ten-days"))
 
 
+@pytest.mark.slow
 def test_a_stub_knows_that_its_window_is_done(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_stub_knows_that_its_window_is_done(
         windows.plan(asked, "again", Policy(on_covered=OnCovered.REPLAY))
 
 
+@pytest.mark.slow
 def test_an_abandoned_stub_can_be_planned_anew(windows: OrderedWindows, orders: str) -> None:
     """It delivered nothing, so nothing is missing."""
     windows.commit(windows.plan(before(orders, 1, Earliest()), "first"))
@@ -155,6 +157,7 @@ def test_forgotten_windows_leave_nothing_but_progress(windows: OrderedWindows, o
         assert rest.stepped_around == ("open",)
 
 
+@pytest.mark.slow
 def test_pruned_intervals_still_cover_their_times(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

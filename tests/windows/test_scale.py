@@ -46,6 +46,7 @@ GROUP = "group"
 # --- several windows in one commit ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=20), min_size=2, max_size=2
@@ -265,6 +266,7 @@ def test_a_long_past_is_no_hindrance(windows: OrderedWindows, past: str) -> None
     assert windows.show(old_window_id(1_999)).pruned is not None
 
 
+@pytest.mark.slow
 def test_listing_a_long_past_reads_no_plans(
     windows: OrderedWindows, past: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +343,7 @@ def test_a_ledger_compacted_under_a_process_is_read_anew(
     assert len(missed) > 1
 
 
+@pytest.mark.slow
 def test_many_times_are_looked_up_as_one_by_one(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

@@ -297,6 +297,7 @@ def test_a_list_of_windows_must_be_one(windows: OrderedWindows, orders: str) -> 
     ]
 
 
+@pytest.mark.slow
 def test_several_windows_are_one_transaction(
     bootstrap: str, windows: OrderedWindows, group_id: str, orders: str
 ) -> None:
@@ -326,6 +327,7 @@ def test_several_windows_are_one_transaction(
 # --- commit -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["taken up", "abandoned", "another group's", "unknown"])
 def test_a_plan_that_cannot_commit_leaves_none_committed(
     windows: OrderedWindows, orders: str, how: str
@@ -352,6 +354,7 @@ def test_a_plan_that_cannot_commit_leaves_none_committed(
     assert windows.show("w0").status is WindowStatus.COMMITTED
 
 
+@pytest.mark.slow
 def test_commits_together_may_be_repeated(windows: OrderedWindows, orders: str) -> None:
     """In another order, with some that are committed already, and one named twice."""
     asked = [before(orders, second, Earliest()) for second in (12, 18, 100)]
@@ -388,6 +391,7 @@ def hours(windows: OrderedWindows, topic: MakeTopic, produce: Produce) -> list[W
     return [interval(name, number * 10, number * 10 + 10) for number in range(6)]
 
 
+@pytest.mark.slow
 def test_windows_are_delivered_from_wherever_they_stand(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:
@@ -425,6 +429,7 @@ def test_windows_are_delivered_from_wherever_they_stand(
     assert len(shop.jobs) == 1
 
 
+@pytest.mark.slow
 def test_covered_windows_among_those_delivered_reach_no_sink(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:
@@ -438,6 +443,7 @@ def test_covered_windows_among_those_delivered_reach_no_sink(
     assert [one.ran for one in delivered] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_superseded_window_among_those_delivered_leaves_none_committed(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:
@@ -475,6 +481,7 @@ def test_a_failed_job_leaves_all_windows_planned(
     assert {plan.status for plan in again} == {WindowStatus.PLANNED}
 
 
+@pytest.mark.slow
 def test_output_that_is_gone_with_its_records_is_an_error_before_any_job(
     bootstrap: str, windows: OrderedWindows, hours: list[Window]
 ) -> None:
@@ -489,6 +496,7 @@ def test_output_that_is_gone_with_its_records_is_an_error_before_any_job(
     assert shop.jobs == []
 
 
+@pytest.mark.slow
 def test_a_pruned_window_among_several_is_told(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:

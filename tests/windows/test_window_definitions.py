@@ -30,6 +30,7 @@ from tests.support.windows_support import at, before, offsets_of
 # --- questions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "change"),
     [
@@ -65,6 +66,7 @@ def test_a_sweep_is_another_question(windows: OrderedWindows, orders: str) -> No
     assert set(caught.value.differences) == {"since", "sweep"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["first", "later"])
 def test_the_start_bound_is_no_question_once_the_group_has_begun(
     windows: OrderedWindows, orders: str, named: str
@@ -91,6 +93,7 @@ def test_how_loss_and_the_future_are_handled_may_change_from_try_to_try(
 # --- the definition of a group ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_group_keeps_to_its_mode(windows: OrderedWindows, orders: str) -> None:
     """Intervals and windows without a beginning would contradict each other; a sweep fits both."""
     windows.plan(sweep(orders, 5), "sweep")

@@ -46,6 +46,7 @@ def points_of(reader: InMemoryMetricReader) -> dict[tuple[str, ...], float]:
     return found
 
 
+@pytest.mark.slow
 def test_windows_and_their_records_are_counted_once(
     exported: InMemoryMetricReader, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_window_takes_out_of_order_records_and_leaves_the_rest(
     assert offsets_of(read_plan(windows.settings, rest)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 def test_a_preview_is_the_plan_and_writes_nothing(
     bootstrap: str, group_id: str, orders: str, ledger_topic: str
 ) -> None:
