@@ -58,12 +58,17 @@ def start_spark() -> Any:
     return spark
 
 
+def question(step: Step) -> Window:
+    """Return what a step asks for."""
+    return Window([TOPIC], step.cutoff, starting_offsets=Earliest())
+
+
 def run_window(
     spark: Any, windows: OrderedWindows, step: Step, folder: Path, report: Report = lambda _: None
 ) -> Delivery:
     """Complete one window; a repeated call does only the remaining work."""
     report("planning")
-    plan = windows.plan(Window([TOPIC], step.cutoff, starting_offsets=Earliest()), step.window_id)
+    plan = windows.plan(question(step), step.window_id)
 
     def write(plan: WindowPlan) -> StagedOutput:
         report(f"Spark reads and writes {plan.offsets:,} records")
