@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, WindowCoveredError
+from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.types import OnCovered, PlanContent
 from kafka_ordered_ops.core.window.covered import covered_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -171,14 +172,22 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
                         window_id=plan.window_id,
                     )
                 self.check_readable(plan)
-            delivered: list[Staged] = []
+            with self._committed_after(work, plan) as opened:
+                yield opened
+
+    @contextlib.contextmanager
+    def _committed_after(self, work: WindowJob, plan: WindowPlan) -> Iterator[OpenWindow]:
+        delivered: list[Staged] = []
+        with run_lineage(self.group_id, self.settings.bootstrap_servers) as say:
+            say(plan)
             try:
                 with work.opened(self._opened(work, plan)) as opened:
                     yield opened
                     delivered = opened.outputs(None)
                 # A finished window keeps its first result unless it was written again.
                 if plan.status.is_open or opened.has_output:
-                    self.commit(plan, delivered[0])
+                    done = self.commit(plan, delivered[0])
+                    say(WindowRecord(plan=done, result=delivered[0].to_json()))
             except NEVER_PUBLISHED as error:
                 outputs = dict(zip([plan.window_id], delivered, strict=False))
                 give_back(self, [plan], error, fresh=[plan], outputs=outputs)

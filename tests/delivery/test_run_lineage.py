@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, Table, Window
+from kafka_ordered_ops import OrderedWindows, Table, Window, WindowCoveredError
 from kafka_ordered_ops.delivery.lineage import FACET, outputs_of, window_facts
 from kafka_ordered_ops.spark.write.table_output import KeptOutput
 from kafka_ordered_ops.spark.write.table_write import TableWrite
@@ -72,6 +72,28 @@ def test_a_run_sends_its_topics_window_and_files(events: Path, tmp_path: Path) -
     assert (window["window_id"], window["status"], window["offsets"]) == ("one", "published", 1)
     assert window["partitions"] == {"orders[0]": {"from": 0, "up_to": 1, "offsets": 1, "ranges": 1}}
     assert fail["run"]["facets"]["errorMessage"]["message"] == "OSError: the disk is full"
+
+
+def test_a_block_sends_what_it_has_written(events: Path, tmp_path: Path) -> None:
+    """START with its window, COMPLETE with its files; FAIL if it raises, and nothing where there is nothing to do."""
+    with InMemoryKafka() as kafka, OrderedWindows(kafka.settings, "hourly") as windows:
+        kafka.create_topic("orders")
+        kafka.produce("orders", timestamp_ms=BASE_MS)
+        window = Window("orders", at(5), starting_offsets="earliest")
+        with (
+            pytest.raises(OSError, match="disk"),
+            windows.open(window, str(tmp_path / "out"), window_id="w"),
+        ):
+            raise OSError("the disk is full")
+        with windows.open(window, str(tmp_path / "out"), window_id="w") as opened:
+            opened.write(opened.to_arrow())
+        with pytest.raises(WindowCoveredError), windows.open(window, window_id="again"):
+            pass
+    told = read(events)
+    assert [one["eventType"] for one in told] == ["START", "FAIL", "START", "COMPLETE"]
+    [output] = told[-1]["outputs"]
+    assert output["name"] == str(tmp_path / "out/window_id=w")
+    assert told[-1]["run"]["facets"][FACET]["status"] == "published"
 
 
 def test_a_window_is_delivered_whether_others_hear_of_it_or_not(
