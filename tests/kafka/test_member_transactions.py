@@ -85,11 +85,12 @@ def test_a_member_that_was_replaced_writes_nothing(world: World) -> None:
     ):
         # Alone: of two members, either may get the one partition.
         until_shared(zombie, partitions=1)
+        # Before the other one joins, and the generation with it is the next one.
+        old.commit([out(world, b"old")], {tp: CommittedOffset(1)}, timeout_s=TIMEOUT_S)
         with (
             open_member(world.settings, world.named("live"), names) as heir,
             open_transactions(world.settings, heir) as new,
         ):
-            old.commit([out(world, b"old")], {tp: CommittedOffset(1)}, timeout_s=TIMEOUT_S)
             throw_out(world, zombie)
             if isinstance(world, BrokerWorld):
                 until_shared(heir, partitions=1)

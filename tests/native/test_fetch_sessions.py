@@ -64,8 +64,11 @@ class Wire:
         key, version, _, client = struct.unpack_from(">hhih", frame, 4)
         if key == FETCH and b"rdkafka" in frame:
             at = 14 + client + 1 + (4 if version <= WITH_REPLICA else 0) + 3 * 4 + 1
-            self.fetches.append((version, *struct.unpack_from(">ii", frame, at), len(frame)))
-            self._asked.add((connection, frame[8:12]))
+            session, epoch = struct.unpack_from(">ii", frame, at)
+            self.fetches.append((version, session, epoch, len(frame)))
+            if epoch != FINAL:
+                # The answer to the end of a session may come when the next reader has begun.
+                self._asked.add((connection, frame[8:12]))
 
     def send(self, version: int, session: int, epoch: int) -> int:
         """Sends a fetch without partitions over another connection; returns the error."""
