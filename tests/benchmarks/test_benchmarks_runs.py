@@ -196,12 +196,13 @@ def test_a_meter_sees_its_own_process(tmp_path: Path) -> None:
         with meter.running():
             assert meter.memory_bytes is None
         return
-    before = time.process_time()
+    before, began = time.process_time(), time.monotonic()
     with meter.running():
         while time.process_time() < before + 0.2:
             pass
     assert meter.cpu_s is not None
-    assert 0.15 <= meter.cpu_s <= time.process_time() - before + 0.05
+    # The process may have children, such as the broker of other tests.
+    assert 0.15 <= meter.cpu_s <= (time.monotonic() - began) * (os.cpu_count() or 1) + 0.05
     assert meter.memory_bytes is not None
     assert meter.memory_bytes > 1_000_000
 
