@@ -19,7 +19,7 @@ from tests.support.oracle.life import problems_of
 from tests.support.oracle.plain import MemoryPlain
 
 #: Twenty by day, thousands by night.
-HISTORIES = examples(20)
+HISTORIES = examples(100, by_day=20)
 PIECES = 4
 
 

@@ -141,7 +141,7 @@ def act(model: IntervalModel, name: str, verb: str, argument: object) -> None:
 
 
 @pytest.mark.parametrize("few", [*FEW_KINDS, None])
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(80, by_day=20))
 @given(st.data(), st.integers(1, 2))
 def test_every_record_is_in_exactly_one_window(
     few: str | None, data: st.DataObject, partitions: int
@@ -181,7 +181,7 @@ def known_logs(draw: st.DrawFn) -> tuple[ModelLog, TimeMap]:
     return log, TimeMap(np.array(rows, dtype=np.int64).reshape(-1, 4)).of_topic("id of orders")
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(200, by_day=40))
 @given(known_logs(), edges.map(sorted), st.randoms(use_true_random=False), span, st.integers(0, 6))
 def test_known_times_change_no_window(
     known: tuple[ModelLog, TimeMap],

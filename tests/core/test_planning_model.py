@@ -119,7 +119,7 @@ action = st.one_of(
 )
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(150, by_day=40))
 @given(st.lists(action, max_size=25), st.integers(1, 3))
 def test_every_record_is_in_exactly_one_window(
     actions: list[tuple[str, object]], partitions: int

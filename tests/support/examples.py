@@ -10,6 +10,7 @@ BY_DAY = 30
 BY_NIGHT = 2_000
 
 
-def examples(by_day: int) -> int:
-    """The examples of a property that names its number by day: by night as many times more as all have."""
-    return by_day * (settings().max_examples // BY_DAY)
+def examples(count: int, *, by_day: int | None = None) -> int:
+    """The examples of a property that names its number: by night as many times more as all have, by day maybe fewer."""
+    more = settings().max_examples // BY_DAY
+    return count * more if by_day is None or more > 1 else by_day
