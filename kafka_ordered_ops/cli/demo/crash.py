@@ -1,11 +1,10 @@
-"""An attempt that is killed halfway: SIGKILL ends another process when it has written the window, before its commit.
+"""An attempt that is killed halfway: SIGKILL ends another process that writes the window, before its commit.
 
 It uses no Spark: a second one would take longer to start than all of the story's days.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -47,13 +46,11 @@ def kill_halfway(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
         )
         try:
             _await_file(stage, process, log)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
     return len(_files(stage))
 
